@@ -1,0 +1,410 @@
+"""The six kinds of plugin and what they are handed. Torch is never imported here.
+
+A plugin is a frozen config class (its fields are what a user may set; form, API schema and catalogue page follow
+from them) with the methods of its kind. Plugins import torch inside functions and never each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from experiments.records import Label, Measurement, StepEffect
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from experiments.records import ArtifactRecord, Ceilings, DeviceFacts
+    from experiments.spec import ExperimentSpec
+
+Task = Literal["text-classification", "text-generation", "feature-extraction", "image-classification"]
+TASKS: tuple[Task, ...] = ("text-classification", "text-generation", "feature-extraction", "image-classification")
+Form = Literal["torch", "onnx"]
+DeviceKind = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where the engine may read and write on this machine.
+
+    Attributes:
+        cache: content-addressed cache shared by all experiments of this user (models, data, artifacts, packs).
+        path_roots: folders below which ``source: path`` may point; None = anywhere (the CLI).
+        offline: never contact a hub.
+        tell: receives one line of progress text and the fraction done (None if unknown) of a long preparation.
+    """
+
+    cache: Path
+    path_roots: tuple[Path, ...] | None = None
+    offline: bool = False
+    tell: Callable[[str, float | None], None] = field(default=lambda message, fraction: None)
+
+
+class Plugin(BaseModel):
+    """Base of all config classes: frozen, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    origin: ClassVar[str] = ""  # paper or definition the method comes from
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What can be known of a model without torch: config.json and weight headers.
+
+    ``parameters`` counts tied weights once. ``weights_bytes`` is the size of the weight files on disk.
+    """
+
+    name: str
+    model_type: str
+    architectures: tuple[str, ...]
+    task: Task | None
+    parameters: int
+    dtype: str
+    weights_bytes: int
+    max_length: int | None = None
+    hidden_size: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    vocab_size: int | None = None
+    labels: tuple[str, ...] = ()
+    image_size: tuple[int, int, int] | None = None  # channels, height, width
+    tied_embeddings: bool = False
+    quantized: str | None = None
+    revision: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class ModelSource(Plugin):
+    """Where a model comes from. ``source`` is the discriminator."""
+
+    source: str
+
+    def display(self) -> str:
+        """Short name for people."""
+        raise NotImplementedError
+
+    def inspect(self, host: Host) -> ModelFacts | None:
+        """Torch-free facts, or None if they are not known before a fetch (e.g. an uncached hub model).
+
+        Raises:
+            ExperimentError: ``bad_model`` if what is there can never run; the message names file and reason.
+        """
+        raise NotImplementedError
+
+    def fetch(self, host: Host) -> Path:
+        """A local Hugging Face folder (config.json, *.safetensors, tokenizer or image processor).
+
+        May download, convert or train once (cached, with progress through ``host.tell``); may import torch.
+
+        Raises:
+            ExperimentError: ``bad_model`` or ``download``.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A loaded dataset split: parallel columns of equal length, in file order after any seeded shuffle.
+
+    ``texts``: text tasks. ``pairs``: second text of a pair (None if single). ``images``: uint8 or float array
+    (N, H, W) or (N, H, W, C). ``labels``: class names as strings, one per row; ``scores``: float targets (STS).
+    ``sha256`` is over the contents, so equal rows have equal hashes wherever they came from.
+    """
+
+    name: str
+    sha256: str
+    texts: tuple[str, ...] = ()
+    pairs: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    scores: tuple[float, ...] | None = None
+    images: npt.NDArray[Any] | None = None
+    total: int = 0  # rows before `limit`
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.texts) if self.images is None else len(self.images)
+
+
+class DatasetSource(Plugin):
+    """Where data comes from. ``source`` is the discriminator."""
+
+    source: str
+    split: str = "test"
+    limit: int | None = None
+    train_split: str | None = None
+    calibration_split: str | None = None
+
+    def display(self) -> str:
+        """Short name for people."""
+        raise NotImplementedError
+
+    def load(self, host: Host, task: Task, split: str | None = None, limit: int | None = None) -> Examples:
+        """The rows of ``split`` (default: ``self.split``), at most ``limit`` (default: ``self.limit``).
+
+        Torch-free. Raises:
+            ExperimentError: ``bad_dataset`` (file, line or row, and column named) or ``download``.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One compatibility question, answered without torch at submission and again by the worker."""
+
+    task: Task
+    device: DeviceKind
+    runtime: Runtime
+    recipe: tuple[Technique, ...] = ()
+    model: ModelFacts | None = None
+    devices: tuple[DeviceFacts, ...] = ()  # of this kind, on the workers that are known
+
+
+@dataclass
+class BuildContext:
+    """What a technique or a runtime gets while an artifact is built.
+
+    Attributes:
+        source: the Hugging Face folder that was loaded.
+        work: scratch folder, removed afterwards.
+        log: one line to the experiment's log.
+    """
+
+    task: Task
+    device: DeviceKind
+    facts: ModelFacts
+    source: Path
+    work: Path
+    seed: int
+    threads: int
+    sequence_length: int
+    isa: tuple[str, ...] = ()
+    log: Callable[[str], None] = print
+    progress: Callable[[float], None] = field(default=lambda fraction: None)
+
+
+@dataclass(frozen=True)
+class Textbook:
+    """What the textbook claims, to stand beside what was measured."""
+
+    latency: str = ""
+    size: str = ""
+    quality: str = ""
+
+
+class Technique(Plugin):
+    """One step of a recipe. ``technique`` is the discriminator.
+
+    A technique serves the torch form (``apply_torch`` changes the module in place or returns a new one), the ONNX
+    form (``apply_onnx`` reads one .onnx file and writes another), or both; ``forms`` says which. With an ONNX
+    runtime, torch steps run before the export and ONNX steps after it.
+    """
+
+    technique: str
+
+    forms: ClassVar[frozenset[Form]] = frozenset()
+    tasks: ClassVar[frozenset[str]] = frozenset(TASKS)
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    label: ClassVar[Label] = Label.DENSE
+    quantizes: ClassVar[bool] = False
+    lossless: ClassVar[bool] = False  # outputs equal the source within the float tolerance
+    textbook: ClassVar[Textbook] = Textbook()
+
+    def refuse(self, ask: Ask) -> str | None:
+        """Why this step can't be done in this experiment (one sentence, what to choose instead), or None."""
+        return None
+
+    def apply_torch(self, module: Any, context: BuildContext) -> tuple[Any, StepEffect]:
+        """Apply to a ``torch.nn.Module``; raises ``no_effect`` if nothing changed."""
+        raise NotImplementedError
+
+    def apply_onnx(self, source: Path, target: Path, context: BuildContext) -> StepEffect:
+        """Read the ONNX file ``source``, write ``target``; raises ``no_effect`` if nothing changed."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One greedy generation, timed per token.
+
+    ``tokens``: (batch, n_out) int64. ``times_ns``: (n_out,) monotonic time at which each token was ready;
+    ``started_ns``: monotonic time at which the request was scheduled.
+    """
+
+    tokens: npt.NDArray[Any]
+    times_ns: tuple[int, ...]
+    started_ns: int
+
+
+class Session(Protocol):
+    """An artifact loaded in a measured process. Arrays in, arrays out; the runtime hides its own tensors."""
+
+    def forward(self, inputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+        """Logits (batch, classes), (batch, length, vocabulary), or hidden states (batch, length, width)."""
+
+    def generate(self, input_ids: npt.NDArray[np.int64], new_tokens: int) -> Generated:
+        """Greedy decoding with a KV cache of exactly ``new_tokens`` tokens; (batch, length) prompts, no padding."""
+
+    def weights_bytes(self) -> int | None:
+        """Bytes of unique weight storages in memory, or None if the runtime can't tell."""
+
+    def proof(self) -> dict[str, Any]:
+        """Which device or execution provider really ran, with node counts where known.
+
+        Raises:
+            ExperimentError: ``fallback`` if it is not the one that was asked for.
+        """
+
+    def memory(self) -> dict[str, int | None]:
+        """Device memory peaks in bytes: torch_peak_allocated, torch_peak_reserved (None where not applicable)."""
+
+
+class Runtime(Plugin):
+    """What runs an artifact. ``kind`` is the discriminator."""
+
+    kind: str
+
+    form: ClassVar[Form] = "torch"
+    tasks: ClassVar[frozenset[str]] = frozenset(TASKS)
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    imports_torch: ClassVar[bool] = True
+
+    def refuse(self, ask: Ask) -> str | None:
+        """Why this runtime can't serve the question, or None."""
+        return None
+
+    def libraries(self) -> tuple[str, ...]:
+        """Distributions whose versions belong to the fingerprint."""
+        return ()
+
+    def save(self, module: Any, folder: Path, context: BuildContext, steps: Sequence[Technique]) -> None:
+        """Write the deployable files of ``module`` into ``folder``; ``steps`` are those still to be applied in
+        this runtime's own form (ONNX steps after an export)."""
+        raise NotImplementedError
+
+    def open(self, folder: Path, device: DeviceKind, threads: int) -> Session:
+        """Load the artifact in a fresh process.
+
+        Raises:
+            ExperimentError: ``bad_model`` if it does not load, ``fallback`` if the device is not there.
+        """
+        raise NotImplementedError
+
+
+class Layout(Plugin):
+    """How a model lies over devices. ``kind`` is the discriminator."""
+
+    kind: str
+    oversubscribe: bool = False
+
+    def world_size(self) -> int:
+        """Number of ranks, hence of devices unless oversubscribed."""
+        raise NotImplementedError
+
+    def refuse(self, ask: Ask) -> str | None:
+        """Why this layout can't serve the question, or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class MetricDefinition:
+    """What a metric name means; direction is data and drives colour, Pareto and gates."""
+
+    name: str
+    title: str
+    unit: str
+    higher_is_better: bool | None
+    definition: str
+    source: str = ""
+    group: Literal["latency", "memory", "size", "quality", "fidelity", "cost", "limit"] = "latency"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One timed block: consecutive closed-loop requests of one process. Times in nanoseconds.
+
+    ``ttft_ns`` and ``token_gaps_ns`` are filled for generation only (one ttft a request; all gaps in order).
+    """
+
+    side: Literal["candidate", "baseline"]
+    pair: int
+    batch_size: int
+    latency_ns: tuple[int, ...]
+    ttft_ns: tuple[int, ...] = ()
+    token_gaps_ns: tuple[int, ...] = ()
+    tokens_out: int = 0
+    wall_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of one artifact over the evaluation pack, memory-mapped.
+
+    Classification: ``logits`` (N, classes), ``targets`` (N,) int64. Generation: ``logits`` (T, vocabulary) of the
+    first T <= 2,048 scored tokens, ``targets`` (T,), and ``token_log_probs`` (all scored tokens,) in nats.
+    Feature extraction: ``embeddings`` (N, width).
+    """
+
+    logits: npt.NDArray[Any] | None = None
+    targets: npt.NDArray[Any] | None = None
+    token_log_probs: npt.NDArray[Any] | None = None
+    embeddings: npt.NDArray[Any] | None = None
+
+
+@dataclass
+class Observations:
+    """All that was seen of one experiment; metrics turn it into measurements, purely and without torch.
+
+    ``candidate`` and ``baseline`` outputs are over the same pack. ``pack`` is the manifest of the evaluation pack
+    (protocol, hashes, n_bytes, n_tokens, class names). ``memory`` is the measured process's own reading.
+    ``work`` = {"flops_per_sample": .., "flops_per_token": .., "bytes_per_step": ..} where known.
+    """
+
+    spec: ExperimentSpec
+    task: Task
+    is_baseline: bool
+    artifact: ArtifactRecord
+    baseline_artifact: ArtifactRecord | None
+    blocks: tuple[Block, ...] = ()
+    memory: dict[str, Any] = field(default_factory=dict)
+    baseline_memory: dict[str, Any] = field(default_factory=dict)
+    weights_bytes: int | None = None
+    candidate: Outputs = field(default_factory=Outputs)
+    baseline: Outputs | None = None
+    pack: dict[str, Any] = field(default_factory=dict)
+    ceilings: Ceilings | None = None
+    work: dict[str, float] = field(default_factory=dict)
+    dtype: str = "float32"
+
+    def latencies(self, batch_size: int, side: str = "candidate") -> list[int]:
+        """All latency samples in nanoseconds of one side at one batch size."""
+        return [t for b in self.blocks if b.batch_size == batch_size and b.side == side for t in b.latency_ns]
+
+    def pairs(self, batch_size: int) -> Iterator[tuple[Block, Block]]:
+        """(baseline block, candidate block) of each complete pair, in order."""
+        by_pair: dict[int, dict[str, Block]] = {}
+        for block in self.blocks:
+            if block.batch_size == batch_size:
+                by_pair.setdefault(block.pair, {})[block.side] = block
+        for _, sides in sorted(by_pair.items()):
+            if "baseline" in sides and "candidate" in sides:
+                yield sides["baseline"], sides["candidate"]
+
+
+class Metric:
+    """A file of related metrics: their definitions and the function that makes them from observations."""
+
+    definitions: ClassVar[tuple[MetricDefinition, ...]] = ()
+    tasks: ClassVar[frozenset[str]] = frozenset(TASKS)
+
+    def measure(self, seen: Observations) -> list[Measurement]:
+        """Measurements of this metric; a missing number says why instead of being left out silently."""
+        raise NotImplementedError
