@@ -6,6 +6,8 @@ Every number that leaves the engine is a :class:`Measurement`; every end that is
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -74,6 +76,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def digest(data: Any) -> str:
+    """SHA-256 of canonical JSON."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Interval(Record):

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import re
@@ -26,6 +25,7 @@ from pydantic import (
 
 from experiments import catalog
 from experiments.protocols import DatasetSource, Layout, ModelSource, Runtime, Task, Technique
+from experiments.records import digest
 
 if TYPE_CHECKING:
     AnyModel = ModelSource
@@ -369,9 +369,6 @@ def _load(source: str | bytes, syntax: Literal["yaml", "json"]) -> Any:
     raise SpecError([Problem(path="", message=message)])
 
 
-_TAGS = ("demo", "hub", "path", "upload")
-
-
 def explain(error: ValidationError) -> list[Problem]:
     """Pydantic's errors as paths into what the user wrote and sentences that say how to mend them."""
     problems = []
@@ -441,8 +438,3 @@ def _field_hint(path: str, given: Any) -> str:
     close = catalog.nearest(last, known - {last})
     return f"; did you mean {close!r}?" if close else ""
 
-
-def digest(data: Any) -> str:
-    """SHA-256 of canonical JSON."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.records import ExperimentError, FailureKind
-from experiments.spec import digest
+from experiments.records import ExperimentError, FailureKind, digest
 
 #: Raise it when the meaning of cached entries changes.
 CACHE_VERSION = 1
