@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import yaml
 from pydantic import (
@@ -136,15 +136,28 @@ class Gate(Spec):
     rules: tuple[GateRule, ...] = Field(min_length=1, max_length=200)
 
 
+def _describe_grid(schema: dict[str, Any]) -> None:
+    """``grid`` is what people may write; it is gone once a study is expanded."""
+    schema["properties"]["grid"] = {
+        "type": "object",
+        "additionalProperties": {"type": "array", "minItems": 1},
+        "description": "Path in this experiment -> values, e.g. {recipe.0.amount: [0.3, 0.5]}; one experiment each.",
+    }
+
+
 class Variant(Spec):
     """One way to make and run the model: a recipe, a runtime, a layout."""
 
+    model_config = ConfigDict(json_schema_extra=lambda schema: _describe_grid(schema))
+
     name: Name
     recipe: tuple[AnyTechnique, ...] = Field(default=(), max_length=16)
-    runtime: Annotated[AnyRuntime, BeforeValidator(_kind)] = Field(
+    runtime: Annotated[AnyRuntime, BeforeValidator(_kind, json_schema_input_type=Union[str, AnyRuntime])] = Field(  # noqa: UP007 - a runtime union
         default={"kind": "torch-eager"}, validate_default=True
     )  # type: ignore[assignment]
-    layout: Annotated[AnyLayout, BeforeValidator(_kind)] = Field(default={"kind": "single"}, validate_default=True)  # type: ignore[assignment]
+    layout: Annotated[AnyLayout, BeforeValidator(_kind, json_schema_input_type=Union[str, AnyLayout])] = Field(  # noqa: UP007
+        default={"kind": "single"}, validate_default=True
+    )  # type: ignore[assignment]
     resources: Resources | None = None
 
     @property
@@ -317,17 +330,46 @@ def parse(source: str | bytes | dict[str, Any], *, syntax: Literal["yaml", "json
     Raises:
         SpecError: every problem with its path; never a stack trace.
     """
-    data: Any = source
-    if not isinstance(source, dict):
-        if len(source) > MAX_BYTES:
-            raise SpecError([Problem(path="", message=f"a spec may have at most {MAX_BYTES:,} bytes")])
-        data = _load(source, syntax)
+    data = source if isinstance(source, dict) else load(source, syntax=syntax)
     if not isinstance(data, dict):
         raise SpecError([Problem(path="", message="a spec must be a mapping of fields, starting with 'name:'")])
+    if unstorable := _unstorable(data):
+        raise SpecError(unstorable)
     try:
         return StudySpec.model_validate(data)
     except ValidationError as error:
         raise SpecError(explain(error)) from None
+
+
+def load(source: str | bytes, *, syntax: Literal["yaml", "json"]) -> Any:
+    """Plain data from YAML or JSON text of at most 1 MB; what it says is not looked at.
+
+    Raises:
+        SpecError: too long, or not readable as that syntax (line and column named).
+    """
+    if len(source) > MAX_BYTES:
+        raise SpecError([Problem(path="", message=f"a spec may have at most {MAX_BYTES:,} bytes")])
+    return _load(source, syntax)
+
+
+def _unstorable(data: Any) -> list[Problem]:
+    """Texts that JSON can say but that neither UTF-8 nor a database can hold: NUL and half surrogates."""
+    found = []
+    left: list[tuple[str, Any]] = [("", data)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, dict):
+            left += [(path, key) for key in value]
+            left += [(f"{path}.{key}" if path else str(key), inside) for key, inside in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(f"{path}.{index}", inside) for index, inside in enumerate(value)]
+        elif isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
+            found.append(Problem(path=_storable(path), message="NUL or a character that is not valid Unicode"))
+    return found
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "?").encode("utf-8", "replace").decode()
 
 
 class _Loader(yaml.SafeLoader):
@@ -437,4 +479,3 @@ def _field_hint(path: str, given: Any) -> str:
             known.update(config.model_fields)
     close = catalog.nearest(last, known - {last})
     return f"; did you mean {close!r}?" if close else ""
-
