@@ -46,7 +46,7 @@ class Study(TeamOwned):
     created_via = models.CharField(max_length=20, default="web", help_text="web, api, demo")
 
     class Meta:
-        indexes = [models.Index(fields=["team", "-created_at"])]
+        indexes = [models.Index(fields=["team", "-created_at", "-id"], name="study_by_time")]
 
     def __str__(self) -> str:
         return self.name
@@ -66,6 +66,7 @@ class Experiment(TeamOwned):
     priority = models.PositiveSmallIntegerField(default=50)
     device_kind = models.CharField(max_length=8, default="cpu")
     device_count = models.PositiveIntegerField(default=1)
+    labels = models.JSONField(default=dict, help_text="A worker must have all of these labels.")
     cancel_requested_at = models.DateTimeField(null=True)
     queued_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True)
@@ -83,7 +84,7 @@ class Experiment(TeamOwned):
         ]
         indexes = [
             models.Index(fields=["status", "-priority", "queued_at"], name="experiment_queue"),
-            models.Index(fields=["team", "status"]),
+            models.Index(fields=["team", "status"], name="experiment_team_status"),
         ]
 
     def __str__(self) -> str:
@@ -98,9 +99,11 @@ class Worker(models.Model):
     pid = models.PositiveIntegerField(default=0)
     devices = models.JSONField(default=list, help_text="list of records.DeviceFacts")
     facts = models.JSONField(default=dict, help_text="ISA, memory, ceilings, versions, labels")
+    labels = models.JSONField(default=dict)
     draining = models.BooleanField(default=False)
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
+    stopped_at = models.DateTimeField(null=True, help_text="When it said goodbye; null while it should be alive.")
 
     def __str__(self) -> str:
         return self.name
@@ -129,18 +132,38 @@ class Attempt(TeamOwned):
                 fields=["experiment"], condition=Q(status__in=["leased", "running"]), name="attempt_one_alive"
             ),
         ]
-        indexes = [models.Index(fields=["status", "lease_expires_at"])]
+        indexes = [models.Index(fields=["status", "lease_expires_at"], name="attempt_lease")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of experiment {self.experiment_id}"
 
 
 class Lease(models.Model):
-    """A device held by an attempt: the row's existence is the lock."""
+    """What an attempt holds of a host: the row's existence is the lock.
+
+    A CUDA device is one resource, ``cuda:1``. A CPU device is its cores, ``core:0`` and ``core:1``, so that two
+    workers that cut one host's cores differently still never hold one core twice.
+    """
 
     host = models.CharField(max_length=200)
-    device = models.CharField(max_length=40)
+    resource = models.CharField(max_length=40)
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="leases")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["host", "device"], name="device_leased_once")]
+        constraints = [models.UniqueConstraint(fields=["host", "resource"], name="resource_leased_once")]
+
+    def __str__(self) -> str:
+        return f"{self.resource} of {self.host}"
+
+
+class SchedulerLock(models.Model):
+    """The one row that whoever schedules holds meanwhile."""
+
+    name = models.CharField(max_length=20, primary_key=True)
+    ticked_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Event(models.Model):
@@ -157,12 +180,18 @@ class Event(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["experiment", "seq"], name="event_seq_once")]
 
+    def __str__(self) -> str:
+        return f"{self.seq} {self.kind}"
+
 
 class AttemptReport(models.Model):
     """The whole report of an accepted attempt, samples included; kept apart so that lists stay light."""
 
     attempt = models.OneToOneField(Attempt, on_delete=models.CASCADE, related_name="report")
     data = models.JSONField(help_text="records.Report")
+
+    def __str__(self) -> str:
+        return f"report of {self.attempt}"
 
 
 class MeasurementRow(TeamOwned):
@@ -176,11 +205,17 @@ class MeasurementRow(TeamOwned):
     low = models.FloatField(null=True)
     high = models.FloatField(null=True)
     n = models.PositiveIntegerField(null=True)
-    reason = models.CharField(max_length=300, blank=True)
-    note = models.CharField(max_length=500, blank=True)
+    reason = models.TextField(blank=True)
+    note = models.TextField(blank=True)
 
     class Meta:
-        indexes = [models.Index(fields=["experiment", "metric"]), models.Index(fields=["team", "metric"])]
+        indexes = [
+            models.Index(fields=["experiment", "metric"], name="measurement_by_experiment"),
+            models.Index(fields=["team", "metric"], name="measurement_by_team"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.value} {self.unit}"
 
 
 class Artifact(TeamOwned):
@@ -191,7 +226,10 @@ class Artifact(TeamOwned):
     bytes = models.PositiveBigIntegerField()
     label = models.CharField(max_length=20)
     form = models.CharField(max_length=10)
-    path = models.CharField(max_length=400)
+    path = models.CharField(max_length=4096)
+
+    def __str__(self) -> str:
+        return self.sha256[:12]
 
 
 class IdempotencyKey(TeamOwned):
@@ -203,3 +241,6 @@ class IdempotencyKey(TeamOwned):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["team", "key"], name="idempotency_key_once")]
+
+    def __str__(self) -> str:
+        return self.key
