@@ -137,7 +137,7 @@ def _interval(low: float, high: float, method: str) -> Interval:
 
 
 def _totals(values: npt.NDArray[np.float64], units: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    return np.bincount(units, weights=values)
+    return np.bincount(units, weights=values).astype(np.float64)
 
 
 def _resampled_mean(
@@ -146,7 +146,7 @@ def _resampled_mean(
     seed: int,
     counts: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Ratio sum/size of ``RESAMPLES`` resamples of units; ``counts`` says how many equal units each entry stands for."""
+    """Ratio sum/size of ``RESAMPLES`` resamples of units; an entry stands for ``counts`` equal units (default 1)."""
     many = np.ones(len(sums), dtype=np.int64) if counts is None else counts
     total = int(many.sum())
     rng = np.random.default_rng(seed)

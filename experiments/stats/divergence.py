@@ -70,4 +70,4 @@ def cosine_rows(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> npt
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.clip(np.einsum("nw,nw->n", x, y) / norms, -1.0, 1.0)
+        return np.asarray(np.clip(np.einsum("nw,nw->n", x, y) / norms, -1.0, 1.0))

@@ -85,7 +85,9 @@ def ratio_of_medians(
     return Ratio(value, Interval(low=low, high=high, confidence=confidence, method=f"{method}, {n} pairs"), n)
 
 
-def _resampled_medians(blocks: list[npt.NDArray[np.float64]], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _resampled_medians(
+    blocks: list[npt.NDArray[np.float64]], weights: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
     """Median of the pooled samples of each resample.
 
     ``weights`` (resamples, blocks) says how often each block is in a resample. Instead of pooling and sorting every
