@@ -216,6 +216,7 @@ class Technique(Plugin):
     label: ClassVar[Label] = Label.DENSE
     quantizes: ClassVar[bool] = False
     lossless: ClassVar[bool] = False  # outputs equal the source within the float tolerance
+    sets_number_format: ClassVar[bool] = False  # at most one such step in a recipe (parts/number_format.py)
     textbook: ClassVar[Textbook] = Textbook()
 
     def refuse(self, ask: Ask) -> str | None:
@@ -263,6 +264,12 @@ class Session(Protocol):
             ExperimentError: ``fallback`` if it is not the one that was asked for.
         """
 
+    def first_non_finite(self, inputs: Mapping[str, npt.NDArray[Any]]) -> str | None:
+        """Where NaN or infinity first appears for ``inputs``: the layer or node by name, or None if nowhere.
+
+        Slow (every intermediate value is looked at): called only when a canary has failed, to name the cause.
+        """
+
     def memory(self) -> dict[str, int | None]:
         """Device memory peaks in bytes: torch_peak_allocated, torch_peak_reserved (None where not applicable)."""
 
@@ -289,6 +296,13 @@ class Runtime(Plugin):
         """Write the deployable files of ``module`` into ``folder``; ``steps`` are those still to be applied in
         this runtime's own form (ONNX steps after an export)."""
         raise NotImplementedError
+
+    def finish(self, folder: Path, context: BuildContext) -> None:
+        """Last step after all ONNX steps: check that the result loads and runs, and write its card.
+
+        Raises:
+            ExperimentError: ``bad_model`` ('result does not load') or ``canary`` (non-finite outputs, node named).
+        """
 
     def open(self, folder: Path, device: DeviceKind, threads: int) -> Session:
         """Load the artifact in a fresh process.

@@ -139,6 +139,7 @@ class StepEffect(Record):
     changed: int
     of: int
     kept: dict[str, str] = Field(default_factory=dict, description="Layer name -> why it was left alone.")
+    label: Label | None = Field(default=None, description="Where this build differs from the technique's own label.")
     seconds: float | None = None
 
 
