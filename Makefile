@@ -69,8 +69,8 @@ test-slow: install-dev
 	$(BIN)/python -m pytest $(ARGS)
 
 # The deployment check looks at the settings that a public installation runs with, not at those of a laptop.
-PRODUCTION := env STEELYARD_ENV=production STEELYARD_SECRET_KEY=$(shell head -c 48 /dev/urandom | base64 | tr -d '\n') \
-  STEELYARD_HOSTS=steelyard.example.org STEELYARD_HOME=$(VENV)/check-home
+PRODUCTION := env STEELYARD_ENV=production STEELYARD_HOME=$(VENV)/check-home ALLOWED_HOSTS=steelyard.example.org \
+  STEELYARD_URL=https://steelyard.example.org
 
 lint: install-dev
 	$(BIN)/ruff check .
