@@ -100,6 +100,10 @@ class ModelSource(Plugin):
         """
         raise NotImplementedError
 
+    def ready(self, host: Host) -> Path | None:
+        """The folder that :meth:`fetch` would give, if nothing is left to do for it; torch-free and offline."""
+        return None
+
     def fetch(self, host: Host) -> Path:
         """A local Hugging Face folder (config.json, *.safetensors, tokenizer or image processor).
 

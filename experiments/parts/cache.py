@@ -91,6 +91,21 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def remembered_sha256(cache: Path, path: Path) -> str:
+    """SHA-256 of a large file, remembered in ``cache`` by path, size, inode and time of change."""
+    stat = path.stat()
+    key = {"path": str(path.resolve()), "size": stat.st_size, "inode": stat.st_ino, "changed": stat.st_mtime_ns}
+    note = cache / "hashes" / digest(key)
+    if note.exists():
+        return note.read_text()
+    found = sha256_file(path)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    scratch = note.with_name(f".{note.name}.{os.getpid()}")
+    scratch.write_text(found)
+    os.replace(scratch, note)
+    return found
+
+
 def sha256_folder(folder: Path, names: list[str] | None = None) -> str:
     """SHA-256 over the relative names and contents of all files below ``folder`` (or of ``names`` only)."""
     total = hashlib.sha256()

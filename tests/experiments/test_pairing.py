@@ -1,0 +1,30 @@
+"""How timing is cut into blocks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.pairing import MAX_PAIRS, MIN_PAIRS, schedule
+from experiments.spec import Workload
+
+latencies = st.integers(min_value=1_000, max_value=60_000_000_000)
+
+
+@given(baseline=latencies, candidate=latencies, seconds=st.floats(0.1, 120), samples=st.integers(2, 1000))
+def test_each_side_gets_its_samples_and_seconds(baseline: int, candidate: int, seconds: float, samples: int) -> None:
+    workload = Workload(min_seconds=seconds, min_samples=samples)
+    made = schedule(workload, {"baseline": baseline, "candidate": candidate})
+    assert 2 <= made.pairs <= MAX_PAIRS
+    assert made.pairs >= min(MIN_PAIRS, samples)
+    for side, latency in (("baseline", baseline), ("candidate", candidate)):
+        total = made.pairs * made.requests[side]
+        assert total >= samples
+        assert total * latency >= seconds * 1e9 * 0.999
+        # No more than a block too many: time is not wasted either.
+        assert total <= max(samples, seconds * 1e9 / latency) + made.pairs + 1
+
+
+def test_a_slow_side_is_not_settled_a_fast_one_is() -> None:
+    made = schedule(Workload(), {"baseline": 1_000_000, "candidate": 2_000_000_000})
+    assert made.settle == {"baseline": 1, "candidate": 0}
