@@ -1,0 +1,1 @@
+"""Benchmarks: they measure Steelyard against limits and peers, print tables, and never fail a test."""
