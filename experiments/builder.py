@@ -41,7 +41,9 @@ class _Builder:
         else:
             self._reply({"kind": "progress", "fraction": fraction, "message": message})
 
-    def fetch(self, *, model: dict[str, Any], cache: str, path_roots: list[str] | None, offline: bool) -> dict[str, Any]:
+    def fetch(
+        self, *, model: dict[str, Any], cache: str, path_roots: list[str] | None, offline: bool
+    ) -> dict[str, Any]:
         """Make the model's folder exist; may download, convert or train."""
         source = TypeAdapter(catalog.union("model")).validate_python(model)
         host = Host(
@@ -189,5 +191,3 @@ def _flops_per_sample(session: Session, pack: Pack) -> float | None:
 def facts_payload(facts: ModelFacts) -> dict[str, Any]:
     """Facts as JSON data, for :meth:`_Builder.build`."""
     return asdict(facts)
-
-

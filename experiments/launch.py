@@ -52,7 +52,9 @@ class Events:
         self._span = 0.0
         self.stage_seconds: dict[str, float] = {}
 
-    def emit(self, kind: Literal["stage", "progress", "log", "measurement", "report", "failure"], **fields: Any) -> None:
+    def emit(
+        self, kind: Literal["stage", "progress", "log", "measurement", "report", "failure"], **fields: Any
+    ) -> None:
         """Send one event now."""
         with self._lock:
             self._seq += 1

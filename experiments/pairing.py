@@ -25,7 +25,9 @@ SETTLE_NS = 500_000_000
 class Side:
     """One of the two measured processes: opened on demand, closed to make room."""
 
-    def __init__(self, name: Literal["candidate", "baseline"], start: Callable[[], Child], opening: dict[str, Any]) -> None:
+    def __init__(
+        self, name: Literal["candidate", "baseline"], start: Callable[[], Child], opening: dict[str, Any]
+    ) -> None:
         self.name = name
         self._start = start
         self._opening = opening
@@ -95,10 +97,14 @@ def measure(
         latency = {}
         for side in sides:
             _alone(side, sides, together)
-            latency[side.name] = int(side.call("warm", batch_size=batch_size, seconds=warm_seconds(workload))["latency_ns"])
+            latency[side.name] = int(
+                side.call("warm", batch_size=batch_size, seconds=warm_seconds(workload))["latency_ns"]
+            )
         timing = schedule(workload, latency)
         words = ", ".join(f"{side} {ns / 1e6:.1f} ms" for side, ns in latency.items())
-        events.log(f"measure batch {batch_size}: warm {words}; {timing.pairs} pairs of blocks, requests {timing.requests}")
+        events.log(
+            f"measure batch {batch_size}: warm {words}; {timing.pairs} pairs of blocks, requests {timing.requests}"
+        )
         started = time.monotonic()
         for pair in range(timing.pairs):
             order = sides if pair % 2 == 0 else sides[::-1]

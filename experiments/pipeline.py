@@ -509,9 +509,7 @@ def _folder_sha256(cache: Path, folder: Path) -> str:
     return digest(hashes)
 
 
-def run_attempt(
-    spec: ExperimentSpec, host: Host, *, out: Path, events_fd: int, cores: Sequence[int] = ()
-) -> Report:
+def run_attempt(spec: ExperimentSpec, host: Host, *, out: Path, events_fd: int, cores: Sequence[int] = ()) -> Report:
     """Run one experiment for a supervisor: events to a descriptor, the report to ``out`` (whole or not at all)."""
     restrict(tuple(cores))
     events = Events(to_descriptor(events_fd))

@@ -153,8 +153,8 @@ class _Writer:
 def class_targets(examples: Examples, facts: ModelFacts) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Class indices in the model's label order, and the class names.
 
-    Names are matched first as written, then without case; if no name matches and the counts agree, the sorted names
-    of the data (numbers in numeric order) are taken in the order of the model's labels, which is stated.
+    Names are matched as written, then without case. A model whose classes have no names (``LABEL_0`` ...) takes whole
+    numbers as class indices, or, if the data has exactly as many classes, its names in sorted order.
 
     Raises:
         ExperimentError: ``bad_dataset`` naming the labels that the model does not know.
@@ -167,13 +167,16 @@ def class_targets(examples: Examples, facts: ModelFacts) -> tuple[npt.NDArray[np
             field="dataset.columns.label",
         )
     known = list(facts.labels)
-    present = sorted(set(examples.labels), key=lambda v: (0, float(v), v) if _number(v) else (1, 0.0, v))
+    present = sorted(set(examples.labels))
+    nameless = all(name.startswith("LABEL_") for name in known)
     index = {name: i for i, name in enumerate(known)}
     if not all(name in index for name in present):
         index = {name.casefold(): i for i, name in enumerate(known)}
         if len(index) == len(known) and all(name.casefold() in index for name in present):
             index = {name: index[name.casefold()] for name in present}
-        elif all(name.startswith("LABEL_") for name in known) and len(present) <= len(known):
+        elif nameless and all(name.isdecimal() and int(name) < len(known) for name in present):
+            index = {name: int(name) for name in present}
+        elif nameless and len(present) == len(known):
             index = {name: i for i, name in enumerate(present)}
         else:
             unknown = [name for name in present if name not in known]
@@ -185,14 +188,6 @@ def class_targets(examples: Examples, facts: ModelFacts) -> tuple[npt.NDArray[np
                 field="dataset.columns.label",
             )
     return np.array([index[name] for name in examples.labels], dtype=np.int64), known
-
-
-def _number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _tokenizer_hash(tokenizer: Tokenizer) -> str:
@@ -349,9 +344,7 @@ def _probe_of_requests(writer: _Writer, folder: Path) -> None:
         writer.save(f"probe_{name}", array[:PROBE])
 
 
-def _images(
-    writer: _Writer, model: Path, facts: ModelFacts, examples: Examples | None, seed: int
-) -> dict[str, Any]:
+def _images(writer: _Writer, model: Path, facts: ModelFacts, examples: Examples | None, seed: int) -> dict[str, Any]:
     if examples is None:
         channels, height, width = facts.image_size or (3, 224, 224)
         pixels = np.random.default_rng(seed).standard_normal((64, channels, height, width), dtype=np.float32)
