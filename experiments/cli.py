@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from experiments.console import Progress
+    from experiments.protocols import Host
     from experiments.records import Event, StudyReport
     from experiments.spec import StudySpec
 
@@ -207,31 +210,39 @@ def _run(options: argparse.Namespace) -> int:
         except OSError as error:
             raise Refused(f"{options.artifacts}: {error.strerror}") from None
 
-    from experiments.parts.cache import default_cache
     from experiments.pipeline import run_study
-    from experiments.protocols import Host
 
     with progress() as shown:
-        host = Host(
-            cache=default_cache(),
-            offline=os.environ.get("HF_HUB_OFFLINE", "") not in {"", "0"},
-            tell=lambda message, fraction: shown.line(message),
-        )
         report = run_study(
-            spec, host, on_event=lambda name, event: _follow(shown, name, event), artifacts=options.artifacts
+            spec,
+            _host(lambda message, fraction: shown.at("preparing", "", message, fraction)),
+            on_event=lambda name, event: _follow(shown, name, event),
+            artifacts=options.artifacts,
         )
     _write(options.json, report.model_dump_json(indent=1).encode())
     return _show(report)
 
 
+def _host(tell: Callable[[str, float | None], None], path_roots: tuple[Path, ...] | None = None) -> Host:
+    """This machine's cache and network rules, from the environment."""
+    from experiments.parts.cache import default_cache
+    from experiments.protocols import Host
+
+    offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower() not in {"", "0", "false", "no", "off"}
+    return Host(cache=default_cache(), path_roots=path_roots, offline=offline, tell=tell)
+
+
 def _follow(shown: Progress, name: str, event: Event) -> None:
     """Put one event of a local run on the screen."""
     if event.kind in {"stage", "progress"} and event.state != "done":
-        shown.at(name, event.stage or event.message or "", event.fraction, event.seconds_left)
+        shown.at(name, event.stage or "", event.message or "", event.fraction, event.seconds_left)
+    elif event.kind == "log":
+        shown.line(f"{name}: {event.message}")
     elif event.kind == "report":
         shown.ended(name, "succeeded")
     elif event.kind == "failure" and event.failure is not None:
-        shown.ended(name, "failed", event.failure.message)
+        fix = f" {event.failure.fix}" if event.failure.fix else ""
+        shown.ended(name, "failed", f"{event.failure.message}.{fix}" if fix else event.failure.message)
 
 
 def _submit(options: argparse.Namespace) -> int:
@@ -327,15 +338,71 @@ def _catalog(options: argparse.Namespace) -> int:
 def _hardware(options: argparse.Namespace) -> int:
     """The cores, devices, memory and measured ceilings that experiments would run with here."""
     from experiments import hardware
+    from experiments.console import progress
+    from experiments.parts.cache import default_cache
+    from experiments.records import ExperimentError
 
-    raise NotImplementedError(hardware)
+    described = hardware.describe()
+    try:
+        with progress() as shown:
+            shown.at("hardware", "measuring the ceilings of memory and arithmetic (once, then kept)")
+            described["ceilings"] = hardware.ceilings(default_cache(), hardware.allowed_cores()).model_dump(mode="json")
+    except ExperimentError as error:
+        raise Refused(f"hardware: {error.failure.message}", code=FAILED) from None
+    if options.json:
+        print(json.dumps(described, indent=1))
+        return FINE
+    for line in _facts(described):
+        print(_one_line(line))
+    return FINE
+
+
+def _facts(described: dict[str, Any]) -> list[str]:
+    """A machine in lines for people."""
+    ceilings = described["ceilings"]
+    rows = {
+        "machine": f"{described['cpu']}, {described['memory_bytes'] / 2**30:.1f} GiB, {described['platform']}",
+        "cores": f"{','.join(map(str, described['cores']))} ({described['threads']} threads)",
+        "isa": " ".join(described["isa"]),
+        "devices": "; ".join(f"{device['name']} {device['model']}" for device in described["devices"]),
+        "cuda": described["cuda"],
+        "memory copy": f"{ceilings['copy_bytes_per_s'] / 1e9:.1f} GB/s",
+    }
+    for dtype, flops in ceilings["gemm_flops_per_s"].items():
+        rows[f"gemm {dtype}"] = f"{flops / 1e9:.1f} GFLOP/s"
+    width = max(map(len, rows))
+    return [f"{name:<{width}}  {value}" for name, value in rows.items()]
 
 
 def _attempt(options: argparse.Namespace) -> int:
     """Run one experiment for a worker: events as JSON lines to a file descriptor, the report to a file."""
+    from pydantic import ValidationError
+
+    from experiments.spec import ExperimentSpec, explain
+
+    try:
+        spec = ExperimentSpec.model_validate_json(options.spec.read_bytes())
+    except OSError as error:
+        raise Refused(f"{options.spec}: {error.strerror}") from None
+    except ValidationError as error:
+        raise Refused(*map(str, explain(error))) from None
+    try:
+        os.fstat(options.events_fd)
+    except OSError as error:
+        raise Refused(f"--events-fd: descriptor {options.events_fd}: {error.strerror}") from None
+
     from experiments.pipeline import run_attempt
 
-    raise NotImplementedError(run_attempt)
+    # As on the server, `source: path` reaches only what was opened to it; a person's own `run` reads anywhere.
+    roots = tuple(Path(part) for part in os.environ.get("STEELYARD_PATH_ROOTS", "").split(":") if part)
+    report = run_attempt(
+        spec,
+        _host(lambda message, fraction: None, roots),
+        out=options.out,
+        events_fd=options.events_fd,
+        cores=options.cores,
+    )
+    return FINE if report.status == "succeeded" else FAILED
 
 
 if __name__ == "__main__":

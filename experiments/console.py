@@ -6,6 +6,7 @@ Names and messages come from users and from logs: they are printed as text, neve
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -20,8 +21,15 @@ class Progress(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None: ...
 
-    def at(self, experiment: str, stage: str, fraction: float | None = None, seconds_left: float | None = None) -> None:
-        """``experiment`` is in ``stage``; ``fraction`` is of the whole experiment."""
+    def at(
+        self,
+        experiment: str,
+        stage: str = "",
+        message: str = "",
+        fraction: float | None = None,
+        seconds_left: float | None = None,
+    ) -> None:
+        """``experiment`` entered ``stage``, or got on within its last one; ``fraction`` is of the whole experiment."""
 
     def line(self, text: str) -> None:
         """Something worth a line of its own."""
@@ -35,12 +43,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c in "\t\n" else "?" for c in text)
 
 
+#: Seconds between two lines of one experiment while its stage goes on.
+QUIET_S = 10.0
+
+
 class Plain:
-    """One line whenever a stage changes or an experiment ends."""
+    """One line whenever an experiment's stage changes, every ten seconds while it goes on, and when it ends."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._last: dict[str, str] = {}
+        self._last: dict[str, tuple[str, float]] = {}
 
     def __enter__(self) -> Plain:
         return self
@@ -50,11 +62,20 @@ class Plain:
     ) -> None:
         return None
 
-    def at(self, experiment: str, stage: str, fraction: float | None = None, seconds_left: float | None = None) -> None:
-        if stage and self._last.get(experiment) != stage:
-            self._last[experiment] = stage
+    def at(
+        self,
+        experiment: str,
+        stage: str = "",
+        message: str = "",
+        fraction: float | None = None,
+        seconds_left: float | None = None,
+    ) -> None:
+        now = time.monotonic()
+        last, told = self._last.get(experiment, ("", -QUIET_S))
+        if (stage and stage != last) or now - told >= QUIET_S:
+            self._last[experiment] = (stage or last, now)
             percent = f" ({fraction:.0%})" if fraction else ""
-            self.line(f"{experiment}: {stage}{percent}")
+            self.line(f"{experiment}: " + ": ".join(filter(None, (stage or last, message))) + percent)
 
     def line(self, text: str) -> None:
         self._stream.write(printable(text) + "\n")
@@ -82,6 +103,7 @@ class Bars:
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._stages: dict[str, str] = {}
 
     def __enter__(self) -> Bars:
         self._bars.start()
@@ -92,9 +114,18 @@ class Bars:
     ) -> None:
         self._bars.stop()
 
-    def at(self, experiment: str, stage: str, fraction: float | None = None, seconds_left: float | None = None) -> None:
-        left = f", {seconds_left:.0f} s left" if seconds_left else ""
-        self._update(experiment, completed=fraction, state=printable(stage) + left)
+    def at(
+        self,
+        experiment: str,
+        stage: str = "",
+        message: str = "",
+        fraction: float | None = None,
+        seconds_left: float | None = None,
+    ) -> None:
+        if stage:
+            self._stages[experiment] = stage
+        words = [self._stages.get(experiment, ""), message, f"{seconds_left:.0f} s left" if seconds_left else ""]
+        self._update(experiment, completed=fraction, state=printable(", ".join(filter(None, words))))
 
     def line(self, text: str) -> None:
         self._bars.console.print(printable(text), markup=False)

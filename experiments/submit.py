@@ -13,6 +13,8 @@ from experiments.console import Progress
 
 #: One long poll; shorter than the idle limits of usual proxies.
 POLL_S = 20.0
+#: At most one round of questions in this time.
+PACE_S = 0.5
 _ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -71,8 +73,8 @@ def follow(client: Client, study: int, progress: Progress, *, timeout_s: float |
                 progress.at(
                     experiment["name"],
                     experiment["stage"] or "running",
-                    experiment["fraction"],
-                    experiment["seconds_left"],
+                    fraction=experiment["fraction"],
+                    seconds_left=experiment["seconds_left"],
                 )
         alive = [e for e in experiments if e["status"] not in _ENDED]
         if not alive:
@@ -82,17 +84,25 @@ def follow(client: Client, study: int, progress: Progress, *, timeout_s: float |
             raise WaitedTooLong(f"study {study} has not ended after {timeout_s:.0f} s; it goes on on the server")
         watched = next((e for e in alive if e["status"] == "running"), alive[0])
         seen = after.setdefault(watched["id"], watched["last_seq"])
-        answer = client.events(watched["id"], after=seen, wait_s=min(POLL_S, max(left, 0.1)))
+        asked = time.monotonic()
+        wait_s = min(POLL_S, max(left, 0.1))
+        answer = client.events(watched["id"], after=seen, wait_s=wait_s)
         for event in answer["events"]:
             after[watched["id"]] = event["seq"]
             _show(watched["name"], event, progress)
+        # Answers of a busy stream come at once, and so do those of a server with no room for another long poll.
+        time.sleep(max(0.0, min(PACE_S, wait_s) - (time.monotonic() - asked)))
 
 
 def _show(name: str, event: dict[str, Any], progress: Progress) -> None:
     data = event["data"]
     if event["kind"] in {"stage", "progress"}:
         progress.at(
-            name, data.get("stage") or data.get("message") or "", data.get("fraction"), data.get("seconds_left")
+            name,
+            data.get("stage") or "",
+            data.get("message") or "",
+            data.get("fraction"),
+            data.get("seconds_left"),
         )
 
 
