@@ -4,12 +4,21 @@ NumPy only, so that the web process can import it. What cannot be said is a valu
 :class:`Undefined` (or :class:`Insufficient`) with the reason instead of NaN or a number that misleads.
 """
 
-from experiments.stats.bootstrap import Estimate, mean, paired_difference, perplexity, perplexity_ratio, windows
+from experiments.stats.blocks import block_percentile
+from experiments.stats.bootstrap import (
+    Estimate,
+    mean,
+    paired_difference,
+    perplexity,
+    perplexity_ratio,
+    ratio_of_sums,
+    windows,
+)
 from experiments.stats.divergence import Divergence, cosine_rows, log_softmax, logits_divergence
 from experiments.stats.percentiles import percentile, percentile_interval, percentile_needs
 from experiments.stats.proportions import mcnemar, proportion, proportion_difference
 from experiments.stats.ratios import Ratio, ratio_of_medians, verdict
-from experiments.stats.scores import accuracy, bits_per_byte, f1_macro, spearman
+from experiments.stats.scores import bits_per_byte, f1_macro, spearman
 from experiments.stats.undefined import Insufficient, Undefined
 
 __all__ = [
@@ -18,8 +27,8 @@ __all__ = [
     "Insufficient",
     "Ratio",
     "Undefined",
-    "accuracy",
     "bits_per_byte",
+    "block_percentile",
     "cosine_rows",
     "f1_macro",
     "log_softmax",
@@ -35,6 +44,7 @@ __all__ = [
     "proportion",
     "proportion_difference",
     "ratio_of_medians",
+    "ratio_of_sums",
     "spearman",
     "verdict",
     "windows",

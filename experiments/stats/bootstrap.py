@@ -101,6 +101,18 @@ def paired_difference(candidate: Samples, baseline: Samples, seed: int = 0) -> E
     )
 
 
+def ratio_of_sums(numerators: Samples, denominators: Samples, seed: int = 0) -> Estimate | Undefined:
+    """sum(numerators) / sum(denominators) over blocks, e.g. samples per second, with a 95 % interval over blocks."""
+    above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
+    if below.size == 0 or not below.sum() > 0:
+        return Undefined("nothing was timed")
+    value = float(above.sum() / below.sum())
+    if below.size < 2:
+        return Estimate(value, None, 1)
+    low, high = expanded_bounds(_resampled_mean(above, below, seed), below.size)
+    return Estimate(value, _interval(low, high, f"bootstrap over {below.size} blocks"), int(below.size))
+
+
 def perplexity(log_probs: Samples, lengths: Sequence[int] | None = None, seed: int = 0) -> Estimate | Undefined:
     """exp(-mean log probability) of all scored tokens (nats), with an interval over whole windows.
 

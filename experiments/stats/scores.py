@@ -1,27 +1,27 @@
-"""Scores of a task that are no plain means: accuracy's count, macro F1, Spearman, bits per byte."""
+"""Scores of a task that are no plain means: macro F1, Spearman, bits per byte."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from experiments.records import Interval
+from experiments.stats.bootstrap import Estimate, expanded_bounds, mean, windows
+from experiments.stats.distributions import normal_quantile
 from experiments.stats.percentiles import Samples
 from experiments.stats.undefined import Undefined
 
 
-def accuracy(predicted: npt.NDArray[np.integer], targets: npt.NDArray[np.integer]) -> float | Undefined:
-    """Share of examples whose prediction is the target."""
-    if len(targets) == 0:
-        return Undefined("no examples")
-    return float((np.asarray(predicted) == np.asarray(targets)).mean())
-
-
-def f1_macro(predicted: npt.NDArray[np.integer], targets: npt.NDArray[np.integer]) -> float | Undefined:
+def f1_macro(
+    predicted: npt.NDArray[np.integer], targets: npt.NDArray[np.integer], seed: int = 0
+) -> Estimate | Undefined:
     """Unweighted mean over the classes of F1 = 2 TP / (2 TP + FP + FN), over classes in targets or predictions.
 
-    Undefined if the targets hold one class only: it would say nothing of telling classes apart.
+    The 95 % interval resamples examples. Undefined if the targets hold one class only: it would say nothing of telling
+    classes apart.
     """
     predicted, targets = np.asarray(predicted), np.asarray(targets)
     present = np.unique(targets)
@@ -29,17 +29,36 @@ def f1_macro(predicted: npt.NDArray[np.integer], targets: npt.NDArray[np.integer
         return Undefined("no examples")
     if len(present) == 1:
         return Undefined(f"the examples hold one class only (class {int(present[0])})")
-    scores = []
-    for label in np.union1d(present, predicted):
-        true = int(((predicted == label) & (targets == label)).sum())
-        scores.append(2 * true / int((predicted == label).sum() + (targets == label).sum()))
-    return float(np.mean(scores))
+    classes = np.union1d(present, predicted)
+    pairs, counts = np.unique(
+        np.stack([np.searchsorted(classes, targets), np.searchsorted(classes, predicted)]), axis=1, return_counts=True
+    )
+    value = float(_f1(counts[None], pairs, len(classes))[0])
+    if len(targets) < 2:
+        return Estimate(value, None, 1)
+    drawn = np.random.default_rng(seed).multinomial(len(targets), counts / len(targets), size=1000)
+    low, high = expanded_bounds(_f1(drawn, pairs, len(classes)), len(targets))
+    interval = Interval(low=low, high=high, method=f"bootstrap over {len(targets):,} examples")
+    return Estimate(value, interval, len(targets))
 
 
-def spearman(a: Samples, b: Samples) -> float | Undefined:
-    """Rank correlation of two columns, ties given their mean rank.
+def _f1(counts: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64], k: int) -> npt.NDArray[np.float64]:
+    """Macro F1 of each row of ``counts`` (R, P), how often each (target, prediction) of ``pairs`` (2, P) occurs."""
+    hits, seen = np.zeros((k, len(counts))), np.zeros((k, len(counts)))
+    np.add.at(seen, pairs[0], counts.T)
+    np.add.at(seen, pairs[1], counts.T)
+    right = pairs[0] == pairs[1]
+    np.add.at(hits, pairs[0][right], counts.T[right])
+    there = seen > 0
+    scores = np.divide(2 * hits, seen, out=np.zeros_like(seen), where=there)
+    return np.asarray(scores.sum(axis=0) / there.sum(axis=0))
 
-    Source: Spearman (1904): Pearson's correlation of the ranks.
+
+def spearman(a: Samples, b: Samples) -> Estimate | Undefined:
+    """Rank correlation of two columns, ties given their mean rank, with a 95 % interval from 4 examples on.
+
+    Source: Spearman (1904): Pearson's correlation of the ranks. Interval: Bonett & Wright (2000), Fisher's z with
+    standard error sqrt((1 + r^2 / 2) / (n - 3)).
     """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.size != y.size:
@@ -51,7 +70,15 @@ def spearman(a: Samples, b: Samples) -> float | Undefined:
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         which = "predictions" if np.ptp(x) == 0 else "scores"
         return Undefined(f"all {which} are equal, so there are no ranks to compare")
-    return float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
+    r = float(np.clip(np.corrcoef(_ranks(x), _ranks(y))[0, 1], -1, 1))
+    if x.size == 3 or abs(r) > 1 - 1e-12:
+        return Estimate(r, None, x.size)
+    half = normal_quantile(0.975) * math.sqrt((1 + r * r / 2) / (x.size - 3))
+    z = math.atanh(r)
+    interval = Interval(
+        low=math.tanh(z - half), high=math.tanh(z + half), method=f"Fisher z (Bonett & Wright), {x.size:,} pairs"
+    )
+    return Estimate(r, interval, x.size)
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -60,11 +87,21 @@ def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray((last - (counts - 1) / 2)[inverse])
 
 
-def bits_per_byte(log_probs: Samples, n_bytes: int) -> float | Undefined:
-    """-sum log p / (n_bytes ln 2) over all scored tokens (nats); independent of the tokenizer."""
-    total = float(np.sum(np.asarray(log_probs, dtype=np.float64)))
+def bits_per_byte(
+    log_probs: Samples, n_bytes: int, lengths: Sequence[int] | None = None, seed: int = 0
+) -> Estimate | Undefined:
+    """-sum log p / (n_bytes ln 2) over all scored tokens (nats); unlike perplexity independent of the tokenizer.
+
+    The interval is that of the mean log probability over whole windows (see :func:`experiments.stats.windows`).
+    """
+    data = -np.asarray(log_probs, dtype=np.float64)
     if n_bytes <= 0:
         return Undefined("the number of bytes of the scored text is not known")
-    if not math.isfinite(total):
-        return Undefined("some log-probabilities are not finite")
-    return -total / (n_bytes * math.log(2))
+    nats = mean(data, windows(data.size, lengths), seed)
+    if isinstance(nats, Undefined):
+        return nats
+    scale = data.size / (n_bytes * math.log(2))
+    interval = nats.interval and Interval(
+        low=nats.interval.low * scale, high=nats.interval.high * scale, method=nats.interval.method
+    )
+    return Estimate(nats.value * scale, interval, nats.n)
