@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ class _Builder:
         files, work = folder / "files", folder / "work"
         files.mkdir()
         work.mkdir()
-        steps: list[Technique] = TypeAdapter(list[catalog.union("technique")]).validate_python(recipe)  # type: ignore[misc]
+        step_adapter: TypeAdapter[Technique] = TypeAdapter(catalog.union("technique"))
+        steps = [step_adapter.validate_python(step) for step in recipe]
         target: Runtime = TypeAdapter(catalog.union("runtime")).validate_python(runtime)
         known = ModelFacts(**{**facts, **{k: tuple(v) for k, v in facts.items() if isinstance(v, list)}})
         context = BuildContext(
@@ -113,7 +115,7 @@ class _Builder:
         parameters = _parameters(module)
         effects: list[StepEffect] = []
         for step in planned.torch:
-            module, effect = _timed(lambda m=module, s=step: s.apply_torch(m, context))
+            module, effect = _timed(partial(step.apply_torch, module, context))
             effects.append(effect)
             self._tell(f"{step.technique}: {effect.summary}", None)
             if not step.quantizes:

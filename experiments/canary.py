@@ -22,7 +22,7 @@ ROUND_TRIP = 1e-4
 
 
 def inspect(source: Path, built: Path, fresh: Path, *, dtype: str, quantized: bool) -> Canary:
-    """Compare the probe outputs (``batch.npy`` and ``single.npy``) of the source model, the builder and the fresh process.
+    """Compare the probe outputs (``batch.npy``, ``single.npy``) of the source model, the builder and a fresh process.
 
     Raises:
         ExperimentError: ``canary`` with the numbers, if an unquantized artifact differs or anything is not finite;

@@ -97,7 +97,7 @@ def describe() -> dict[str, Any]:
     result: dict[str, Any] = {}
     for kind in _KINDS:
         rows = []
-        for name, config in plugins(kind).items():  # type: ignore[arg-type]
+        for name, config in plugins(kind).items():
             row: dict[str, Any] = {
                 "name": name,
                 "title": config.title or name,

@@ -121,7 +121,7 @@ class Limits:
             if used > self._memory:
                 raise ExperimentError(
                     FailureKind.OUT_OF_MEMORY,
-                    f"the experiment used {used / 2**20:,.0f} MiB, more than its limit of {self._memory / 2**20:,.0f} MiB",
+                    f"the experiment used {used / 2**20:,.0f} MiB, its limit is {self._memory / 2**20:,.0f} MiB",
                     fix="Raise resources.memory_mib, or choose a smaller batch size.",
                     field="resources.memory_mib",
                     peak_bytes=used,

@@ -5,6 +5,7 @@ Only the artifact and a pack are read; torch is imported only if the artifact's 
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -37,8 +38,10 @@ def handlers(reply: Reply) -> dict[str, Handler]:
 
 
 def probe_outputs(session: Session, probe: Mapping[str, npt.NDArray[Any]], folder: Path) -> None:
-    """Write ``batch.npy`` (the padded batch's outputs) and ``single.npy`` (each example alone, unpadded, put into the
-    same shape); positions that are padding are 0 in both, so that the two can be compared."""
+    """Write what ``session`` answers to the probe: ``batch.npy`` (padded) and ``single.npy`` (each example alone).
+
+    Both have the batch's shape, with 0 at positions that are padding, so that the two can be compared.
+    """
     batch = session.forward(probe)
     mask = probe.get("attention_mask")
     per_token = mask is not None and batch.ndim == 3
@@ -112,7 +115,7 @@ class _Measured:
         if self._task == "text-generation":
             made = self._session.generate(inputs["input_ids"], self._new_tokens)
             times = made.times_ns
-            gaps = tuple(b - a for a, b in zip(times, times[1:], strict=False))
+            gaps = tuple(b - a for a, b in itertools.pairwise(times))
             return times[-1] - made.started_ns, times[0] - made.started_ns, gaps
         started = time.monotonic_ns()
         self._session.forward(inputs)
@@ -193,7 +196,7 @@ class _Measured:
         keep = int(self._pack.manifest["fidelity_tokens"])
         scored: list[npt.NDArray[np.float64]] = []
         targets: list[npt.NDArray[np.int64]] = []
-        store: npt.NDArray[np.float32] | None = None
+        store: np.memmap[Any, np.dtype[np.float32]] | None = None
         kept = 0
         for number, (inputs, _) in enumerate(batches):
             ids = np.asarray(inputs["input_ids"])

@@ -94,7 +94,7 @@ def measure(
     blocks: list[Block] = []
     share = 1 / len(workload.batch_sizes)
     for number, batch_size in enumerate(workload.batch_sizes):
-        latency = {}
+        latency: dict[str, int] = {}
         for side in sides:
             _alone(side, sides, together)
             latency[side.name] = int(

@@ -154,10 +154,10 @@ class Variant(Spec):
     recipe: tuple[AnyTechnique, ...] = Field(default=(), max_length=16)
     runtime: Annotated[AnyRuntime, BeforeValidator(_kind, json_schema_input_type=Union[str, AnyRuntime])] = Field(  # noqa: UP007 - a runtime union
         default={"kind": "torch-eager"}, validate_default=True
-    )  # type: ignore[assignment]
+    )
     layout: Annotated[AnyLayout, BeforeValidator(_kind, json_schema_input_type=Union[str, AnyLayout])] = Field(  # noqa: UP007
         default={"kind": "single"}, validate_default=True
-    )  # type: ignore[assignment]
+    )
     resources: Resources | None = None
 
     @property
@@ -378,7 +378,10 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.constructor.ConstructorError(
-                None, None, "aliases (*name) are not allowed in a spec", self.peek_event().start_mark
+                None,
+                None,
+                "aliases (*name) are not allowed in a spec",
+                self.peek_event().start_mark,  # type: ignore[no-untyped-call]
             )
         return super().compose_node(parent, index)
 

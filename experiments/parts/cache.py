@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,15 +36,15 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def path(self, kind: str, key: dict[str, object]) -> Path:
+    def path(self, kind: str, key: Mapping[str, object]) -> Path:
         """Where the entry of ``key`` (JSON data) lies, made or not."""
         return self.root / kind / digest({"cache_version": CACHE_VERSION, **key})[:32]
 
-    def has(self, kind: str, key: dict[str, object]) -> bool:
+    def has(self, kind: str, key: Mapping[str, object]) -> bool:
         """True if the entry was made."""
         return self.path(kind, key).is_dir()
 
-    def get(self, kind: str, key: dict[str, object], make: Callable[[Path], None]) -> tuple[Path, bool]:
+    def get(self, kind: str, key: Mapping[str, object], make: Callable[[Path], None]) -> tuple[Path, bool]:
         """The entry's folder and whether it was reused; ``make(folder)`` fills a new one.
 
         Raises:
@@ -118,6 +118,4 @@ def sha256_folder(folder: Path, names: list[str] | None = None) -> str:
 def weight_files(folder: Path) -> list[str]:
     """Relative names of the files that hold weights: safetensors, ONNX and its external data."""
     suffixes = {".safetensors", ".onnx", ".onnx_data", ".data"}
-    return sorted(
-        p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p.suffix in suffixes
-    )
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p.suffix in suffixes)

@@ -256,8 +256,10 @@ _TYPED = frozenset({"bert", "electra", "albert", "deberta", "deberta-v2", "mobil
 
 
 def _windows(writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples: Examples) -> dict[str, Any]:
-    """Perplexity windows: documents joined by a blank line, cut into windows without overlap; the first token of each
-    window is context only. Text after the last whole token of the budget is not scored and not counted."""
+    """Perplexity windows: documents joined by a blank line, cut into windows without overlap.
+
+    The first token of each window is context only. Text beyond the budget is neither scored nor counted.
+    """
     context = min(CONTEXT, facts.max_length or CONTEXT)
     tokenizer.no_padding()
     tokenizer.no_truncation()

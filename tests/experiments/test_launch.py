@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -108,10 +109,8 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     pid = int(done.stdout)
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait(timeout=10)
-    except psutil.NoSuchProcess:
-        pass
     assert not psutil.pid_exists(pid)
 
 
