@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
-from csp.constants import NONE, NONCE, SELF
+from csp.constants import NONCE, NONE, SELF
 
 from webapp.core import environment
 from webapp.core.logs import configuration

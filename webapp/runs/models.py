@@ -123,7 +123,9 @@ class Attempt(TeamOwned):
     claimed_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     failure = models.JSONField(null=True)
-    log = models.CharField(max_length=400, blank=True, help_text="Path of the log below STEELYARD_HOME.")
+    log = models.CharField(max_length=400, blank=True, help_text="Path of the log below LOG_ROOT.")
+    memory_bytes = models.PositiveBigIntegerField(null=True, help_text="Last sample of the whole process tree.")
+    counts_as_lost = models.BooleanField(default=False, help_text="Lost by a fault, not handed back by a stop.")
 
     class Meta:
         constraints = [
@@ -172,7 +174,7 @@ class Event(models.Model):
     experiment = models.ForeignKey(Experiment, on_delete=models.CASCADE, related_name="events")
     attempt_number = models.PositiveIntegerField(default=0)
     seq = models.PositiveBigIntegerField()
-    at = models.DateTimeField(auto_now_add=True)
+    at = models.DateTimeField(help_text="By the database's clock.")
     kind = models.CharField(max_length=20, help_text="status, stage, progress, log, measurement, failure, report")
     actor = models.CharField(max_length=150, blank=True)
     data = models.JSONField(default=dict)

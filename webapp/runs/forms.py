@@ -1,0 +1,424 @@
+"""The form of a new study, generated from the catalogue, and the study spec that it says.
+
+The form has no rules of its own: what was typed becomes plain data, ``experiments.spec`` judges it, and each problem
+goes back to the field that made it. The same data is what 'Show the YAML' shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from experiments import catalog
+from experiments.protocols import TASKS
+from experiments.spec import Price, Problem, Resources, Slo, SpecError, StudySpec, Workload, parse
+from webapp.runs import schema_fields
+from webapp.runs.schema_fields import SchemaField
+
+#: Chosen on a fresh form: a real model that needs no account, with its own data, and enough variants to compare.
+FIRST_STUDY: dict[str, Any] = {
+    "name": "Reviews classifier, smaller",
+    "model": {"source": "demo", "name": "minilm-reviews"},
+    "dataset": {"source": "demo", "name": "reviews", "limit": 500},
+}
+
+#: Name of the experiment that leaves the model as it is.
+AS_IS = "fp32"
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class SourceChoice:
+    """One source of a model or of data, with its own fields."""
+
+    value: str
+    title: str
+    summary: str
+    fields: tuple[SchemaField, ...]
+
+
+@dataclass(frozen=True)
+class PairChoice:
+    """A technique on a runtime: one box to tick."""
+
+    value: str
+    runtime: str
+    title: str
+    checked: bool
+
+    @property
+    def id(self) -> str:
+        """For the label and the place of its refusal."""
+        return "p-" + self.value.replace("|", "-on-")
+
+
+@dataclass(frozen=True)
+class TechniqueChoice:
+    """A card: what the technique is, its options, and the runtimes it may be tried on."""
+
+    name: str
+    title: str
+    summary: str
+    promise: str
+    fields: tuple[SchemaField, ...]
+    pairs: tuple[PairChoice, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A technique (None: the model as it is) on a runtime."""
+
+    technique: str | None
+    runtime: str
+
+    @classmethod
+    def of(cls, value: str) -> Pair:
+        """From a box's value, ``technique|runtime``."""
+        technique, _, runtime = value.partition("|")
+        return cls(technique or None, runtime)
+
+    @property
+    def value(self) -> str:
+        """The box's value."""
+        return f"{self.technique or ''}|{self.runtime}"
+
+    def name(self, baseline_runtime: str) -> str:
+        """Name of the experiment: the technique, and the runtime where it is not the baseline's."""
+        return "-".join([self.technique or AS_IS, *([] if self.runtime == baseline_runtime else [self.runtime])])
+
+
+class StudyForm:
+    """The form as it was filled in (``posted``), or as it first appears."""
+
+    def __init__(self, posted: Mapping[str, Any] | None = None, *, initial: dict[str, Any] | None = None) -> None:
+        self.bound = posted is not None
+        self._pairs: list[str] = []
+        self._posted: dict[str, str] = {}
+        if posted is not None:
+            getlist = getattr(posted, "getlist", lambda name: [posted[name]] if name in posted else [])
+            self._pairs = list(dict.fromkeys(getlist("pair")))
+            self._posted = {name: str(posted[name]) for name in posted}
+        else:
+            self._posted, self._pairs = _from_spec(initial or FIRST_STUDY)
+        self.problems: list[Problem] = []
+        self._catalogue = catalog.describe()
+        self._errors: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------------------------ questions
+
+    @property
+    def name(self) -> SchemaField:
+        """The study's name."""
+        return self._filled(SchemaField("name", "name", "Name", "text", required=True))
+
+    @property
+    def task(self) -> SchemaField:
+        """The task, or what the model is for."""
+        return self._filled(
+            SchemaField("task", "task", "Task", "choice", choices=TASKS, help="Empty: what the model was made for.")
+        )
+
+    @property
+    def model_source(self) -> str:
+        """The chosen source of the model."""
+        return self._posted.get("model.source", "demo")
+
+    @property
+    def dataset_source(self) -> str:
+        """The chosen source of data; empty for none."""
+        return self._posted.get("dataset.source", "demo")
+
+    @property
+    def models(self) -> list[SourceChoice]:
+        """Sources of models."""
+        return self._sources("models", "model")
+
+    @property
+    def datasets(self) -> list[SourceChoice]:
+        """Sources of data."""
+        return self._sources("datasets", "dataset")
+
+    @property
+    def workload(self) -> list[SchemaField]:
+        """What is asked of each artifact while it is timed."""
+        return self._group(Workload.model_json_schema(), "workload", "workload")
+
+    @property
+    def more(self) -> list[SchemaField]:
+        """What most studies leave alone."""
+        seed = SchemaField("seed", "seed", "Seed", "integer", default=0, minimum=0, help="Same seed, same quality.")
+        priority = SchemaField(
+            "priority", "priority", "Priority", "integer", default=50, minimum=0, maximum=100, help="Higher goes first."
+        )
+        return [
+            self._filled(seed),
+            self._filled(priority),
+            *self._group(Resources.model_json_schema(), "resources", "resources"),
+            *self._group(Slo.model_json_schema(), "slo", "slo"),
+            *self._group(Price.model_json_schema(), "price", "price"),
+        ]
+
+    @property
+    def runtimes(self) -> list[tuple[str, str]]:
+        """Names and titles of the runtimes, the usual baseline first."""
+        rows = [(row["name"], row["title"]) for row in self._catalogue["runtimes"]]
+        usual = _default_runtime()
+        return sorted(rows, key=lambda row: row[0] != usual)
+
+    @property
+    def baseline_runtime(self) -> str:
+        """Where the baseline runs."""
+        return self._posted.get("baseline_runtime") or _default_runtime()
+
+    @property
+    def techniques(self) -> list[TechniqueChoice]:
+        """The cards: first the model as it is, then every technique."""
+        as_is = TechniqueChoice(
+            "",
+            "As it is",
+            "The model unchanged. On its runtime it is the baseline; on another it shows what the runtime alone does.",
+            "",
+            (),
+            tuple(self._pair(None, runtime, title) for runtime, title in self.runtimes),
+        )
+        cards = [as_is]
+        for row in self._catalogue["techniques"]:
+            promise = row.get("textbook") or {}
+            cards.append(
+                TechniqueChoice(
+                    row["name"],
+                    row["title"],
+                    row["summary"],
+                    "; ".join(part for part in (promise.get("size"), promise.get("latency")) if part),
+                    tuple(self._group(row["schema"], f"technique.{row['name']}", f"technique.{row['name']}")),
+                    tuple(self._pair(row["name"], runtime, title) for runtime, title in self.runtimes),
+                )
+            )
+        return cards
+
+    @property
+    def runtime_options(self) -> list[tuple[str, list[SchemaField]]]:
+        """Runtimes that have options, with their fields."""
+        every = (
+            (row["title"], self._group(row["schema"], f"runtime.{row['name']}", f"runtime.{row['name']}"))
+            for row in self._catalogue["runtimes"]
+        )
+        return [(title, fields) for title, fields in every if fields]
+
+    # -------------------------------------------------------------------------------------------------- answers
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """What was ticked, the baseline first and always there."""
+        baseline = Pair(None, self.baseline_runtime)
+        ticked = [Pair.of(value) for value in self._pairs]
+        return [baseline, *(pair for pair in ticked if pair != baseline)]
+
+    def data(self, pairs: list[Pair] | None = None) -> dict[str, Any]:
+        """The study as plain data, written as a person would: defaults are left out."""
+        pairs = self.pairs if pairs is None else pairs
+        data: dict[str, Any] = {"schema_version": 1, "name": self._posted.get("name", "").strip()}
+        data["model"] = self._source("models", "model", self.model_source)
+        if task := self._posted.get("task", ""):
+            data["task"] = task
+        if self.dataset_source:
+            data["dataset"] = self._source("datasets", "dataset", self.dataset_source)
+        for key, group in (("workload", self.workload),):
+            if values := _given(group, self._posted):
+                data[key] = values
+        if not self.bound and "limit" in FIRST_STUDY:
+            data.pop("limit", None)
+        data["baseline"] = Pair(None, self.baseline_runtime).name(self.baseline_runtime)
+        data["experiments"] = [self.variant(pair) for pair in pairs]
+        for field in self.more:
+            value = schema_fields.parse(field, self._posted)
+            if value is None or value == field.default:
+                continue
+            head, _, tail = field.name.partition(".")
+            if tail:
+                data.setdefault(head, {})[tail] = value
+            else:
+                data[head] = value
+        return data
+
+    def variant(self, pair: Pair) -> dict[str, Any]:
+        """One experiment of the study."""
+        variant: dict[str, Any] = {"name": pair.name(self.baseline_runtime)}
+        if pair.technique is not None:
+            variant["recipe"] = [{"technique": pair.technique, **self._options("technique", pair.technique)}]
+        options = self._options("runtime", pair.runtime)
+        if options:
+            variant["runtime"] = {"kind": pair.runtime, **options}
+        elif pair.runtime != _default_runtime():
+            variant["runtime"] = pair.runtime
+        return variant
+
+    def yaml(self) -> str:
+        """The study as the YAML that the command line takes."""
+        return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True, width=100)
+
+    def study(self) -> StudySpec | None:
+        """The study, or None with ``problems`` filled and each one at its field."""
+        try:
+            return parse(self.data())
+        except SpecError as error:
+            self.blame(error.problems)
+            return None
+
+    def blame(self, problems: list[Problem]) -> None:
+        """Put each problem at the field that made it; ``unplaced`` are those that no field made."""
+        self.problems = [*self.problems, *problems]
+        for problem in problems:
+            path = self._field_path(problem.path)
+            if path is not None:
+                self._errors.setdefault(path, problem.message)
+
+    @property
+    def unplaced(self) -> list[Problem]:
+        """Problems that belong to no single field."""
+        known = {field.path for field in self.every_field()}
+        return [p for p in self.problems if (self._field_path(p.path) or "") not in known]
+
+    def every_field(self) -> list[SchemaField]:
+        """All fields that may carry an error, of the chosen sources only."""
+        chosen = [
+            *(f for s in self.models if s.value == self.model_source for f in s.fields),
+            *(f for s in self.datasets if s.value == self.dataset_source for f in s.fields),
+        ]
+        options = [f for card in self.techniques for f in card.fields]
+        runtime = [f for _, fields in self.runtime_options for f in fields]
+        return [self.name, self.task, *chosen, *self.workload, *self.more, *options, *runtime]
+
+    def _field_path(self, path: str) -> str | None:
+        """The form's path for a path of the spec: an option of ``experiments.2.recipe.0`` is its technique's."""
+        parts = path.split(".")
+        if parts[0] == "experiments" and len(parts) > 2 and parts[1].isdigit() and int(parts[1]) < len(self.pairs):
+            pair = self.pairs[int(parts[1])]
+            if parts[2] == "recipe" and len(parts) > 4:
+                return f"technique.{pair.technique}.{parts[4]}"
+            if parts[2] == "runtime" and len(parts) > 3:
+                return f"runtime.{pair.runtime}.{parts[3]}"
+        known = {"workload": 2, "model": 2, "dataset": 2, "resources": 2, "slo": 2, "price": 2}
+        return ".".join(parts[: known.get(parts[0], 1)]) or None
+
+    # -------------------------------------------------------------------------------------------------- helpers
+
+    def _sources(self, rows: str, key: str) -> list[SourceChoice]:
+        return [
+            SourceChoice(
+                row["name"],
+                row["title"],
+                row["summary"] or row["schema"].get("description", ""),
+                tuple(self._group(row["schema"], f"{key}.{row['name']}", key)),
+            )
+            for row in self._catalogue[rows]
+        ]
+
+    def _source(self, rows: str, key: str, chosen: str) -> dict[str, Any]:
+        fields = next((s.fields for s in self._sources(rows, key) if s.value == chosen), ())
+        return {"source": chosen, **_given(fields, self._posted)}
+
+    def _options(self, kind: str, name: str) -> dict[str, Any]:
+        rows = self._catalogue[f"{kind}s"]
+        schema = next((row["schema"] for row in rows if row["name"] == name), {})
+        return _given(self._group(schema, f"{kind}.{name}", f"{kind}.{name}"), self._posted)
+
+    def _group(self, schema: Mapping[str, Any], prefix: str, path: str) -> list[SchemaField]:
+        return [self._filled(field) for field in schema_fields.fields(schema, prefix, path, _NONE)]
+
+    def _filled(self, field: SchemaField) -> SchemaField:
+        text = self._posted.get(field.name, "")
+        checked = field.name in self._posted if self.bound else (text == "true" if text else bool(field.default))
+        if not self.bound and not text and field.kind == "choice" and not field.required:
+            text = ""
+        return replace(
+            field, text=text, checked=checked and field.kind == "boolean", error=self._errors.get(field.path, "")
+        )
+
+    def _pair(self, technique: str | None, runtime: str, title: str) -> PairChoice:
+        pair = Pair(technique, runtime)
+        return PairChoice(pair.value, runtime, title, pair.value in self._pairs)
+
+
+def _given(fields: list[SchemaField] | tuple[SchemaField, ...], posted: Mapping[str, str]) -> dict[str, Any]:
+    """What differs from the defaults."""
+    values: dict[str, Any] = {}
+    for field in fields:
+        value = field.checked if field.kind == "boolean" else schema_fields.parse(field, posted)
+        if value is not None and value != field.default:
+            values[field.name.rsplit(".", 1)[-1]] = value
+    return values
+
+
+def _default_runtime() -> str:
+    """The runtime that a variant has if it names none."""
+    from experiments.spec import Variant
+
+    kind: str = Variant(name="as is").runtime.kind
+    return kind
+
+
+def expressible(spec: dict[str, Any]) -> bool:
+    """True if the form can say this study: one step at most per experiment, one layout, unchanged baseline."""
+    for variant in spec.get("experiments") or ():
+        if len(variant.get("recipe") or ()) > 1 or variant.get("resources"):
+            return False
+        if (variant.get("layout") or {}).get("kind", "single") != "single":
+            return False
+        if variant["name"] == spec.get("baseline") and variant.get("recipe"):
+            return False
+    return not spec.get("gate") and not spec.get("labels")
+
+
+def _from_spec(spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """What the form would hold if someone had typed this spec."""
+    described = catalog.describe()
+    posted: dict[str, str] = {"name": str(spec.get("name", ""))}
+    for key, rows in (("model", "models"), ("dataset", "datasets")):
+        source = spec.get(key)
+        if source is None:
+            posted[f"{key}.source"] = "" if key == "dataset" else "demo"
+            continue
+        posted[f"{key}.source"] = source["source"]
+        schema = next((r["schema"] for r in described[rows] if r["name"] == source["source"]), {})
+        _write(posted, schema_fields.fields(schema, f"{key}.{source['source']}", key, _NONE), source)
+    for key, model in (("workload", Workload), ("resources", Resources), ("slo", Slo), ("price", Price)):
+        _write(posted, schema_fields.fields(model.model_json_schema(), key, key, _NONE), spec.get(key) or {})
+    for key in ("task", "seed", "priority"):
+        if spec.get(key) is not None:
+            posted[key] = str(spec[key])
+    pairs = []
+    for variant in spec.get("experiments") or ():
+        runtime = variant.get("runtime") or {"kind": _default_runtime()}
+        recipe = variant.get("recipe") or ()
+        pair = Pair(recipe[0]["technique"] if recipe else None, runtime["kind"])
+        pairs.append(pair.value)
+        if variant["name"] == spec.get("baseline"):
+            posted["baseline_runtime"] = pair.runtime
+        for kind, options in (("technique", recipe[0] if recipe else None), ("runtime", runtime)):
+            if options is None:
+                continue
+            name = options.get("technique") or options.get("kind")
+            schema = next((r["schema"] for r in described[f"{kind}s"] if r["name"] == name), {})
+            _write(posted, schema_fields.fields(schema, f"{kind}.{name}", f"{kind}.{name}", _NONE), options)
+    if not spec.get("experiments"):
+        runtimes = [row["name"] for row in described["runtimes"]]
+        names = ["", *(row["name"] for row in described["techniques"] if "int8" in row["name"])]
+        pairs = [f"{name}|{runtime}" for name in names for runtime in runtimes]
+    return posted, pairs
+
+
+def _write(posted: dict[str, str], fields: list[SchemaField], values: Mapping[str, Any]) -> None:
+    for field in fields:
+        value = values.get(field.name.rsplit(".", 1)[-1])
+        if value is None:
+            continue
+        if field.kind == "mapping":
+            for key, inner in value.items():
+                posted[f"{field.name}.{key}"] = str(inner)
+        else:
+            posted[field.name] = schema_fields.as_text(field, value)
