@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import structlog
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled, ValidationError
 from pydantic import BaseModel, Field
 
 from experiments.spec import Problem
-from webapp.core.errors import DomainError, Invalid, NotFound
+from webapp.core.errors import DomainError, Invalid, NotFound, Unauthenticated
 
 log = structlog.get_logger(__name__)
 
@@ -77,9 +81,29 @@ def answer(error: DomainError) -> JsonResponse:
     return response
 
 
+@csrf_exempt
 def not_found(request: HttpRequest, path: str = "") -> HttpResponse:
     """Any address below the API that is not one of its own."""
     return envelope(404, "not_found", "there is no such address in this API; see /api/v1/docs")
+
+
+def enveloped(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """``view`` with the two errors that ninja answers before its own handlers: a wrong method, and its root."""
+
+    @wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            response = view(request, *args, **kwargs)
+        except Http404:
+            return not_found(request)
+        if response.status_code != 405:
+            return response
+        allowed = response.headers.get("Allow", "")
+        refused = envelope(405, "method_not_allowed", f"this address takes {allowed}, not {request.method}")
+        refused["Allow"] = allowed
+        return refused
+
+    return wrapped
 
 
 def install(api: NinjaAPI) -> None:
@@ -99,8 +123,6 @@ def install(api: NinjaAPI) -> None:
 
     @api.exception_handler(AuthenticationError)
     def _unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
-        from webapp.core.errors import Unauthenticated
-
         return answer(Unauthenticated("send an API key as 'Authorization: Bearer ...', or sign in"))
 
     @api.exception_handler(Throttled)

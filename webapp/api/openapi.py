@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.urls import URLPattern, URLResolver
 from ninja import NinjaAPI
 from ninja.openapi.schema import REF_TEMPLATE, OpenAPISchema
 
 from webapp.api.body import Submission
+from webapp.api.errors import enveloped
 
 #: For ``openapi_extra`` of the operation that takes a spec.
 SUBMISSION_BODY: dict[str, Any] = {
@@ -21,6 +23,13 @@ SUBMISSION_BODY: dict[str, Any] = {
 
 class DescribedApi(NinjaAPI):
     """A ninja API whose components include the models of bodies that its operations read by themselves."""
+
+    @property
+    def urls(self) -> tuple[list[URLResolver | URLPattern], str, str]:
+        patterns, application, namespace = super().urls
+        for pattern in patterns:
+            pattern.callback = enveloped(pattern.callback)
+        return patterns, application, namespace
 
     def get_openapi_schema(
         self, *, path_prefix: str | None = None, path_params: dict[str, Any] | None = None
