@@ -180,6 +180,8 @@ class BuildContext:
         source: the Hugging Face folder that was loaded.
         work: scratch folder, removed afterwards.
         log: one line to the experiment's log.
+        probe: real inputs (name -> array, as for ``Session.forward``) to try a converted graph with; where absent,
+            seeded synthetic ones are used.
     """
 
     task: Task
@@ -193,6 +195,7 @@ class BuildContext:
     isa: tuple[str, ...] = ()
     log: Callable[[str], None] = print
     progress: Callable[[float], None] = field(default=lambda fraction: None)
+    probe: Mapping[str, npt.NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True)

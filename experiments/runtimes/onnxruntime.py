@@ -1,13 +1,65 @@
-"""onnxruntime."""
+"""ONNX Runtime: the exported graph, measured without torch in the process."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
 
-from experiments.protocols import Runtime
+from experiments.parts.onnx_support import not_exportable
+from experiments.protocols import Ask, BuildContext, DeviceKind, Runtime, Session, Technique
 
 
 class OnnxRuntime(Runtime):
-    """onnxruntime."""
+    """The model as one ONNX graph. Decoders carry their key-value cache as inputs and outputs."""
+
+    title = "ONNX Runtime"
+    summary = "Exports the model to ONNX and runs it with fused kernels; no torch in the measured process."
+    origin = "https://onnxruntime.ai"
 
     kind: Literal["onnxruntime"] = "onnxruntime"
+
+    form = "onnx"
+    devices = frozenset({"cpu", "cuda"})
+    imports_torch = False
+
+    def refuse(self, ask: Ask) -> str | None:
+        """Model types without an export."""
+        return None if ask.model is None else not_exportable(ask.task, ask.model.model_type)
+
+    def libraries(self) -> tuple[str, ...]:
+        """Distributions whose versions belong to the fingerprint."""
+        return ("onnxruntime-gpu", "onnxruntime", "onnx", "optimum", "optimum-onnx", "torch", "transformers", "numpy")
+
+    def save(self, module: Any, folder: Path, context: BuildContext, steps: Sequence[Technique]) -> None:
+        """Export ``module``; the ONNX ``steps`` are applied by the builder before ``finish``.
+
+        Raises:
+            ExperimentError: as ``parts.export.export_onnx``.
+        """
+        from experiments.parts.companions import copy_companions
+        from experiments.parts.export import export_onnx
+
+        export_onnx(module, folder, context.task)
+        copy_companions(context.source, folder)
+
+    def finish(self, folder: Path, context: BuildContext) -> None:
+        """Load the final graph, run it once, and write the card.
+
+        Raises:
+            ExperimentError: ``bad_model`` ('result does not load' or does not run), ``canary`` for non-finite outputs.
+        """
+        from experiments.parts.onnx_finish import finish_graph
+
+        finish_graph(folder, context)
+
+    def open(self, folder: Path, device: DeviceKind, threads: int) -> Session:
+        """Load the graph; see ``parts.onnx_session``.
+
+        Raises:
+            ExperimentError: ``bad_model`` if it does not load, ``fallback`` if the device is not there.
+        """
+        from experiments.parts.artifact_card import read_card, read_config
+        from experiments.parts.onnx_session import OnnxSession
+
+        return OnnxSession(folder / "model.onnx", read_card(folder), read_config(folder), device, threads)
