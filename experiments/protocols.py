@@ -371,7 +371,8 @@ class Outputs:
 
     Classification: ``logits`` (N, classes), ``targets`` (N,) int64. Generation: ``logits`` (T, vocabulary) of the
     first T <= 2,048 scored tokens, ``targets`` (T,), and ``token_log_probs`` (all scored tokens,) in nats.
-    Feature extraction: ``embeddings`` (N, width).
+    Feature extraction: ``embeddings`` (N, width); with score pairs all first texts, then all second ones (2N, width),
+    and ``targets`` (N,) float64 scores.
     """
 
     logits: npt.NDArray[Any] | None = None
@@ -386,7 +387,8 @@ class Observations:
 
     ``candidate`` and ``baseline`` outputs are over the same pack. ``pack`` is the manifest of the evaluation pack
     (protocol, hashes, n_bytes, n_tokens, class names). ``memory`` is the measured process's own reading.
-    ``work`` = {"flops_per_sample": .., "flops_per_token": .., "bytes_per_step": ..} where known.
+    ``work`` = {"flops_per_sample": .., "flops_per_token": .., "bytes_per_step": .., "zeros": .. (zero weights)} where
+    known. ``devices`` are the leased ones, for the price.
     """
 
     spec: ExperimentSpec
@@ -404,6 +406,7 @@ class Observations:
     ceilings: Ceilings | None = None
     work: dict[str, float] = field(default_factory=dict)
     dtype: str = "float32"
+    devices: tuple[DeviceFacts, ...] = ()
 
     def latencies(self, batch_size: int, side: str = "candidate") -> list[int]:
         """All latency samples in nanoseconds of one side at one batch size."""
