@@ -51,11 +51,15 @@ def quantize_graph(
     reduce, why = int8_range.reduce_range(reduce_range, context.isa)
     model = load_graph(source)
     if counts := non_finite_counts(model):
-        raise ExperimentError(FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts)
+        raise ExperimentError(
+            FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts
+        )
     name_nodes(model)
     nodes, tied = linear_nodes(model)
     layers = {node.name: layer_name(node) for node in nodes}
-    kept = {name: f"shares its tensor with {table}; kept float, tie intact, counted once" for name, table in tied.items()}
+    kept = {
+        name: f"shares its tensor with {table}; kept float, tie intact, counted once" for name, table in tied.items()
+    }
     asked = matched(keep, list(layers.values()) + list(tied))
     excluded = [node for node, layer in layers.items() if layer in asked]
     kept |= {layers[node]: f"asked for by keep: '{asked[layers[node]]}'" for node in excluded}

@@ -139,6 +139,38 @@ def name_nodes(model: onnx.ModelProto) -> None:
         taken.add(node.name)
 
 
+def sort_nodes(model: onnx.ModelProto) -> None:
+    """Put the nodes of the main graph into an order in which every value is made before it is used."""
+    made = {v.name for v in (*model.graph.input, *model.graph.initializer)} | {""}
+    waiting = list(model.graph.node)
+    produced = {name for node in waiting for name in node.output}
+    ordered: list[onnx.NodeProto] = []
+    while waiting:
+        ready = []
+        later = []
+        for node in waiting:
+            if all(name in made or name not in produced for name in _taken(node)):
+                ready.append(node)
+                made.update(node.output)
+            else:
+                later.append(node)
+        if not ready:
+            raise ExperimentError(FailureKind.BAD_MODEL, f"the graph has a cycle at node '{waiting[0].name}'")
+        ordered += ready
+        waiting = later
+    del model.graph.node[:]
+    model.graph.node.extend(ordered)
+
+
+def _taken(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those read inside its bodies included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            for child in inner.node:
+                yield from _taken(child)
+
+
 def layer_name(node: onnx.NodeProto) -> str:
     """The module path that an exported node came from: '/encoder/layer.0/output/dense/MatMul' -> 'encoder.layer.0.output.dense'."""
     parts = [part for part in node.name.split("/") if part]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,20 @@ from experiments.records import ExperimentError, FailureKind, Label, StepEffect
 LARGEST_HALF = 65504.0
 #: Values above it are attention masks (the lowest float32), which the converter clamps; activations never get there.
 MASK = 1e30
+#: Cheap operators whose values come this near to the limit stay in float32: the probe sees only a few rows.
+MARGIN = 64.0
+#: Operators that carry the work; keeping them wide would take back what the step is for.
+HEAVY = frozenset({"MatMul", "Gemm", "Conv", "FusedMatMul", "Attention"})
+_NORM = frozenset({"ReduceMean", "Add", "Sqrt", "Div", "Reciprocal"})
+ELSE = "Choose int8-dynamic, or bf16 with runtime torch-eager, whose range is that of float32."
 
 
 def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: BuildContext) -> StepEffect:
     """Convert ``source`` to float16 and write ``target``. Inputs and outputs keep their types, the cache does not.
 
-    Overflow is looked for in the float32 graph: the CPU provider computes wide and would hide it.
+    The converter itself clamps large weights and lets values overflow in silence. So the float32 graph is run on the
+    probe first: cheap operators that come near the limit (squares in norms) stay in float32 as in the model's own
+    half-precision code, and a matrix product that passes it is an error. The result is run on the probe as well.
 
     Raises:
         ExperimentError: ``bad_model`` for non-finite source weights or a result that does not load, ``canary`` naming
@@ -30,32 +38,39 @@ def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: Bu
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
     from experiments.parts.finite import in_words
-    from experiments.parts.onnx_graph import load_graph, name_nodes, non_finite_counts, save_graph
+    from experiments.parts.onnx_graph import load_graph, name_nodes, non_finite_counts, save_graph, sort_nodes
     from experiments.parts.onnx_probe import open_quietly
 
     started = time.monotonic()
     model = load_graph(source)
     name_nodes(model)
     if counts := non_finite_counts(model):
-        raise ExperimentError(FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts)
-    _refuse_overflow(model, source, keep, context)
-    before = _float_elements(model)
-    cached = ("past_key_values.", "present.")
-    floats = (onnx.TensorProto.FLOAT,)
+        raise ExperimentError(
+            FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts
+        )
+    _refuse_large_weights(model)
+    feeds = _probe(source, context)
+    largest = _largest_values(source, feeds, context)
+    wide = _wide_nodes(model, largest, keep)
+    before = _float_weights(model)
     ends = [
         v.name
         for v in (*model.graph.input, *model.graph.output)
-        if v.type.tensor_type.elem_type in floats and not v.name.startswith(cached)
+        if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        and not v.name.startswith(("past_key_values.", "present."))
     ]
     half = convert_float_to_float16(
         _with_shapes(model, source),
         keep_io_types=ends,
         disable_shape_infer=True,
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *keep],
+        node_block_list=list(wide),
         min_positive_val=5.96e-08,
         max_finite_val=LARGEST_HALF,
     )
-    after = _float_elements(half)
+    _drop_cast_pairs(half)
+    sort_nodes(half)
+    after = _float_weights(half)
     changed = sum(1 for name in before if name not in after)
     if not changed:
         raise ExperimentError(
@@ -67,35 +82,35 @@ def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: Bu
     try:
         open_quietly(target, context.threads)
     except Exception as error:  # onnxruntime's exceptions share no public base
-        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after fp16: {_first_line(error)}") from error
-    wide, narrow = _computed(target, context)
+        first = str(error).strip().splitlines()[0]
+        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after fp16: {first}") from error
+    _refuse_overflow(target, feeds, largest, context)
+    in_float, in_half = _computed(target, context)
     summary = f"{changed} of {len(before)} weight tensors converted to float16"
+    if wide:
+        summary += f", {len(wide)} cheap nodes kept in float32 near its limit"
     label = None
-    if wide > narrow:
+    if in_float > in_half:
         label = Label.WEIGHT_ONLY
         summary += (
-            f"; {wide} of {wide + narrow} matrix products are computed in float32, because ONNX Runtime's CPU provider "
-            "has no float16 kernel for them here: stored small, computed wide"
+            f"; {in_float} of {in_float + in_half} matrix products are computed in float32, because ONNX Runtime's CPU "
+            "provider has no float16 kernel for them here: stored small, computed wide"
         )
-    left = {name: "operator kept in float32 (no float16 kernel, or asked for)" for name in before if name in after}
+    left = {name: "used by an operator that stays in float32" for name in sorted(before & after)}
     return StepEffect(
         technique="fp16",
         summary=summary,
         changed=changed,
         of=len(before),
-        kept=left,
+        kept={**left, **wide},
         label=label,
         seconds=time.monotonic() - started,
     )
 
 
-def _refuse_overflow(model: Any, source: Path, keep: Sequence[str], context: BuildContext) -> None:
-    """Raise if a weight, or a value on the probe inputs, is finite in float32 and too large for float16."""
+def _refuse_large_weights(model: Any) -> None:
     import onnx
     from onnx import numpy_helper
-
-    from experiments.parts.artifact_card import read_config
-    from experiments.parts.onnx_probe import open_quietly, synthetic_inputs, values_of_all_nodes
 
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
@@ -105,28 +120,120 @@ def _refuse_overflow(model: Any, source: Path, keep: Sequence[str], context: Bui
                 raise ExperimentError(
                     FailureKind.CANARY,
                     f"weights overflow in fp16 (largest value {LARGEST_HALF:.0f}): {tensor.name} ({too_large} values)",
-                    fix="Choose int8-dynamic, or bf16 with runtime torch-eager.",
+                    fix=ELSE,
                 )
-    feeds = context.probe
-    if feeds is None:
-        config = read_config(source.parent) if (source.parent / "config.json").is_file() else {}
-        feeds = synthetic_inputs(open_quietly(source, context.threads), config, context.seed)
-    for node, _, value in values_of_all_nodes(source, feeds, context.threads, context.work):
-        if value.dtype != np.float32 or not value.size or any(f"({kind})" in node for kind in keep):
+
+
+def _probe(source: Path, context: BuildContext) -> Mapping[str, Any]:
+    """Real inputs if the builder has some, else synthetic ones."""
+    from experiments.parts.artifact_card import read_config
+    from experiments.parts.onnx_probe import complete_inputs, open_quietly, synthetic_inputs
+
+    session = open_quietly(source, context.threads)
+    if context.probe is not None:
+        return complete_inputs(session, context.probe)
+    config = read_config(source.parent) if (source.parent / "config.json").is_file() else {}
+    return synthetic_inputs(session, config, context.seed)
+
+
+def _largest_values(path: Path, feeds: Mapping[str, Any], context: BuildContext) -> dict[str, float]:
+    """Value name -> largest magnitude in the float32 graph; infinite where a mask is (-inf) part of the value."""
+    from experiments.parts.onnx_probe import values_of_all_nodes
+
+    return {
+        name: float(np.abs(value).max(initial=0.0))
+        for _, name, value in values_of_all_nodes(path, feeds, context.threads, context.work)
+        if value.dtype == np.float32
+    }
+
+
+def _wide_nodes(model: Any, largest: dict[str, float], keep: Sequence[str]) -> dict[str, str]:
+    """Node name -> why it must stay in float32: it makes or takes a value near float16's limit.
+
+    Raises:
+        ExperimentError: ``canary`` if a matrix product makes or takes a value above the limit.
+    """
+    wide = _norm_nodes(model)
+    for node in model.graph.node:
+        sizes = {name: largest[name] for name in (*node.output, *node.input) if largest.get(name, MASK) < MASK}
+        name, size = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
+        if node.op_type in keep or size <= LARGEST_HALF / MARGIN:
             continue
-        sizes = np.abs(value[np.isfinite(value)])
-        largest = float(sizes[sizes < MASK].max(initial=0.0))
-        if largest > LARGEST_HALF:
+        if node.op_type not in HEAVY:
+            wide[node.name] = f"{node.op_type}: reaches {size:.6g} on the probe, the largest float16 is 65504"
+        elif size > LARGEST_HALF:
             raise ExperimentError(
                 FailureKind.CANARY,
-                f"non-finite output in fp16 at node {node}: it reaches {largest:.6g}, the largest float16 is 65504",
-                fix="Add the operator to fp16's keep, or choose int8-dynamic, or bf16 with runtime torch-eager.",
-                node=node,
-                largest=largest,
+                f"non-finite output in fp16 at node {node.name} ({node.op_type}): it reaches {size:.6g}, "
+                "the largest float16 is 65504",
+                fix=ELSE,
+                node=node.name,
+                largest=size,
             )
+    return wide
 
 
-def _float_elements(model: Any) -> set[str]:
+def _norm_nodes(model: Any) -> dict[str, str]:
+    """The nodes of decomposed norms, from the square to the division: squares leave float16 at both of its ends."""
+    takers: dict[str, list[Any]] = {}
+    makers = {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        for name in node.input:
+            takers.setdefault(name, []).append(node)
+    found: dict[str, str] = {}
+    for square in (node for node in model.graph.node if node.op_type == "Pow"):
+        chain = [square]
+        while chain:
+            node = chain.pop()
+            found[node.name] = f"{node.op_type}: part of a norm, computed in float32 as in the model's own half-precision code"
+            for name in node.input:  # small constants (epsilon) would be rounded away
+                if name in makers and makers[name].op_type == "Constant":
+                    found[makers[name].name] = "Constant: part of a norm"
+            if node.op_type not in ("Div", "Reciprocal"):
+                after = [taker for name in node.output for taker in takers.get(name, [])]
+                if all(taker.op_type in _NORM for taker in after):
+                    chain += after
+    return found
+
+
+def _refuse_overflow(path: Path, feeds: Mapping[str, Any], largest: dict[str, float], context: BuildContext) -> None:
+    """Raise if a float16 value of the result is not finite where the float32 graph had an ordinary number."""
+    from experiments.parts.onnx_probe import open_quietly, values_of_all_nodes, with_dtypes
+
+    inputs = with_dtypes(open_quietly(path, context.threads), feeds)
+    for node, name, value in values_of_all_nodes(path, inputs, context.threads, context.work):
+        if value.dtype == np.float16 and largest.get(name, MASK) < MASK and not np.isfinite(value).all():
+            raise ExperimentError(FailureKind.CANARY, f"non-finite output in fp16 at node {node}", fix=ELSE, node=node)
+
+
+def _drop_cast_pairs(model: Any) -> None:
+    """Join neighbours that both stay in float32: the converter narrows and widens again between them."""
+    import onnx
+
+    narrowed = {node.output[0]: node.input[0] for node in model.graph.node if _casts_to(node, onnx.TensorProto.FLOAT16)}
+    ends = {v.name for v in model.graph.output}
+    joined = {}
+    for node in list(model.graph.node):
+        if _casts_to(node, onnx.TensorProto.FLOAT) and node.input[0] in narrowed and node.output[0] not in ends:
+            joined[node.output[0]] = narrowed[node.input[0]]
+            model.graph.node.remove(node)
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            node.input[position] = joined.get(name, name)
+    used = {name for node in model.graph.node for name in node.input} | ends
+    for node in list(model.graph.node):
+        if node.op_type == "Cast" and node.output[0] in narrowed and node.output[0] not in used:
+            model.graph.node.remove(node)
+
+
+def _casts_to(node: Any, kind: int) -> bool:
+    """True for casts that the converter inserted; the model's own casts have their own names."""
+    return (
+        node.op_type == "Cast" and "_cast" in node.name and any(a.name == "to" and a.i == kind for a in node.attribute)
+    )
+
+
+def _float_weights(model: Any) -> set[str]:
     """Names of float32 weight tensors with more than one element (scalars are settings, not weights)."""
     import onnx
 
@@ -167,7 +274,3 @@ def _computed(path: Path, context: BuildContext) -> tuple[int, int]:
     for leftover in (optimized, context.work / "optimized.data"):
         leftover.unlink(missing_ok=True)
     return weights.count(onnx.TensorProto.FLOAT), weights.count(onnx.TensorProto.FLOAT16)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.parts.decoding import position_ids
+from experiments.records import ExperimentError, FailureKind
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -41,7 +44,9 @@ def synthetic_inputs(session: Any, config: Mapping[str, Any], seed: int) -> dict
     for slot in session.get_inputs():
         if _PAST.match(slot.name):
             continue
-        shape = tuple(d if isinstance(d, int) else named.get(str(d), length if "sequence" in str(d) else 2) for d in slot.shape)
+        shape = tuple(
+            d if isinstance(d, int) else named.get(str(d), length if "sequence" in str(d) else 2) for d in slot.shape
+        )
         dtype = _DTYPES[slot.type]
         if slot.name == "input_ids":
             inputs[slot.name] = rng.integers(0, int(config.get("vocab_size", 2)), shape).astype(dtype)
@@ -64,6 +69,41 @@ def empty_past(session: Any, rows: int) -> dict[str, npt.NDArray[Any]]:
             shape = [d if isinstance(d, int) else (rows if axis == 0 else 0) for axis, d in enumerate(slot.shape)]
             past[slot.name] = np.zeros(shape, _DTYPES[slot.type])
     return past
+
+
+def complete_inputs(session: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Exactly the non-cache inputs that the graph wants, in its types; masks, positions and types that are absent are
+    derived from ``input_ids``.
+
+    Raises:
+        ExperimentError: ``unsupported`` naming an input that can't be derived.
+    """
+    complete = {}
+    for slot in session.get_inputs():
+        if _PAST.match(slot.name):
+            continue
+        if slot.name in inputs:
+            array = inputs[slot.name]
+        elif slot.name == "attention_mask" and "input_ids" in inputs:
+            array = np.ones(inputs["input_ids"].shape, np.int64)
+        elif slot.name == "position_ids" and "input_ids" in inputs:
+            mask = inputs.get("attention_mask")
+            array = position_ids(np.ones(inputs["input_ids"].shape, np.int64) if mask is None else mask)
+        elif slot.name == "token_type_ids" and "input_ids" in inputs:
+            array = np.zeros(inputs["input_ids"].shape, np.int64)
+        else:
+            raise ExperimentError(
+                FailureKind.UNSUPPORTED,
+                f"the graph wants an input '{slot.name}', and there are only {', '.join(inputs) or 'none'}",
+            )
+        complete[slot.name] = np.ascontiguousarray(array, dtype=_DTYPES[slot.type])
+    return complete
+
+
+def with_dtypes(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """``feeds`` in the types that ``session`` wants (a converted graph may want others)."""
+    wanted = {slot.name: _DTYPES[slot.type] for slot in session.get_inputs()}
+    return {name: array.astype(wanted[name], copy=False) for name, array in feeds.items()}
 
 
 def input_dtype(slot: Any) -> Any:
@@ -100,7 +140,12 @@ def values_of_all_nodes(path: Path, feeds: Mapping[str, npt.NDArray[Any]], threa
     floating = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16}
     known = {v.name: v.type.tensor_type.elem_type for v in (*model.graph.value_info, *model.graph.output)}
     outputs = {v.name for v in model.graph.output}
-    order = [(node.name, node.op_type, name) for node in model.graph.node for name in node.output if known.get(name) in floating]
+    order = [
+        (node.name, node.op_type, name)
+        for node in model.graph.node
+        for name in node.output
+        if known.get(name) in floating
+    ]
     for _, _, name in order:
         if name not in outputs:
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, known[name], None))

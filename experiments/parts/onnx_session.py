@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from experiments.parts.decoding import check_prompt, max_positions, position_ids
-from experiments.parts.onnx_probe import empty_past, input_dtype, values_of_all_nodes
+from experiments.parts.decoding import check_prompt, max_positions
+from experiments.parts.onnx_probe import complete_inputs, empty_past, input_dtype, values_of_all_nodes
 from experiments.protocols import Generated
 from experiments.records import ExperimentError, FailureKind
 
@@ -34,7 +34,9 @@ _HEAVY = frozenset(
 class OnnxSession:
     """Runs one graph with ONNX Runtime; one instance a process."""
 
-    def __init__(self, path: Path, card: ArtifactCard, config: dict[str, Any], device: DeviceKind, threads: int) -> None:
+    def __init__(
+        self, path: Path, card: ArtifactCard, config: dict[str, Any], device: DeviceKind, threads: int
+    ) -> None:
         self._path = path
         self._card = card
         self._config = config
@@ -46,7 +48,8 @@ class OnnxSession:
         wanted = "last_hidden_state" if card.task == "feature-extraction" else "logits"
         if wanted not in names:
             raise ExperimentError(
-                FailureKind.BAD_MODEL, f"'{path.name}' has no output '{wanted}' for {card.task}, only {', '.join(names)}"
+                FailureKind.BAD_MODEL,
+                f"'{path.name}' has no output '{wanted}' for {card.task}, only {', '.join(names)}",
             )
         self._output = wanted
         self._presents = {
@@ -139,26 +142,8 @@ class OnnxSession:
     def _feeds(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Exactly the inputs that the graph wants, in its types."""
         rows = next(iter(inputs.values())).shape[0]
-        feeds = empty_past(self._session, rows) if self._presents else {}
-        for name, slot in self._inputs.items():
-            if name in feeds:
-                continue
-            if name in inputs:
-                array = inputs[name]
-            elif name == "attention_mask":
-                array = np.ones(inputs["input_ids"].shape, np.int64)
-            elif name == "position_ids":
-                ids = inputs["input_ids"]
-                array = position_ids(np.asarray(inputs.get("attention_mask", np.ones(ids.shape, np.int64)), np.int64))
-            elif name == "token_type_ids":
-                array = np.zeros(inputs["input_ids"].shape, np.int64)
-            else:
-                raise ExperimentError(
-                    FailureKind.UNSUPPORTED,
-                    f"the graph wants an input '{name}' that a {self._card.task} workload doesn't have",
-                )
-            feeds[name] = np.ascontiguousarray(array, dtype=input_dtype(slot))
-        return feeds
+        past = empty_past(self._session, rows) if self._presents else {}
+        return {**past, **complete_inputs(self._session, inputs)}
 
     def _bind(self, binding: Any, name: str, array: npt.NDArray[np.int64]) -> None:
         if name in self._inputs:
