@@ -85,7 +85,7 @@ def train(
         started = time.monotonic()
         for step in range(1, plan.steps + 1):
             value = loss(module, next(stream))
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             torch.nn.utils.clip_grad_norm_(trained, plan.clip)
             optimizer.step()
             schedule.step()
