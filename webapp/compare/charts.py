@@ -15,8 +15,9 @@ from typing import Any
 
 from experiments.protocols import MetricDefinition
 from experiments.records import Report, StudyReport
+from experiments.verdict import at_batch
 from webapp.compare.pareto import Axis, frontier
-from webapp.compare.points import at_batch, definition, metrics_of
+from webapp.compare.points import definition, metrics_of
 from webapp.compare.table import text_of
 from webapp.core import formatting
 
@@ -83,8 +84,8 @@ def default_axes(report: StudyReport) -> tuple[str, str] | None:
     names = [d.name for d in axis_choices(report)]
     if len(names) < 2:
         return None
-    x = next((n for n in ("latency_p50_ms", "tpot_p50_ms", "artifact_bytes") if n in names), names[0])
-    quality = ("accuracy", "perplexity", "cosine_mean", "kl_divergence_mean", "artifact_bytes")
+    x = next((n for n in ("tpot_ms", "latency_p50_ms", "artifact_bytes") if n in names), names[0])
+    quality = ("accuracy", "perplexity", "spearman", "cosine_to_baseline", "kl_divergence_mean", "artifact_bytes")
     y = next((n for n in (*quality, *names) if n in names and n != x), names[1])
     return x, y
 
@@ -193,7 +194,9 @@ def _with_unit(metric: MetricDefinition) -> str:
 
 
 def _axis_title(metric: MetricDefinition, log: bool) -> str:
-    better = "" if metric.higher_is_better is None else "more is better" if metric.higher_is_better else "less is better"
+    better = (
+        "" if metric.higher_is_better is None else "more is better" if metric.higher_is_better else "less is better"
+    )
     return f"{_with_unit(metric)}{' (log)' if log else ''}: {better}"
 
 
@@ -328,12 +331,12 @@ def _height(rows: int) -> int:
 
 #: Who owns the memory; the same colours and patterns in every study.
 OWNERS = (
-    ("rss_tree_peak", "whole process, peak", "var(--line)", ""),
+    ("rss_tree_peak_bytes", "whole process, peak", "var(--line)", ""),
     ("weights_bytes", "weights in memory", "var(--steel)", ""),
     ("artifact_bytes", "files on disk", "var(--brass)", "/"),
-    ("torch_peak_allocated", "device, allocated", "var(--good)", "."),
-    ("torch_peak_reserved", "device, reserved", "var(--soft)", "x"),
-    ("nvml_process_peak", "device, whole process", "var(--unsure)", "-"),
+    ("torch_peak_allocated_bytes", "device, allocated", "var(--good)", "."),
+    ("torch_peak_reserved_bytes", "device, reserved", "var(--soft)", "x"),
+    ("nvml_process_peak_bytes", "device, whole process", "var(--unsure)", "-"),
 )
 
 

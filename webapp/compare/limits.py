@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.records import StudyReport
-from webapp.compare.points import at_batch, baseline_of, definition
+from experiments.verdict import at_batch
+from webapp.compare.points import baseline_of, definition
 from webapp.core import formatting
 
 #: The metrics that may be limited, in display order; the first of each group that the study has is offered.
 OFFERED = (
     ("latency_p50_ms",),
-    ("tpot_p50_ms",),
-    ("rss_tree_peak", "nvml_process_peak"),
+    ("tpot_ms",),
+    ("nvml_process_peak_bytes", "rss_tree_peak_bytes"),
     ("artifact_bytes",),
-    ("accuracy", "perplexity", "cosine_mean"),
-    ("cost_per_1k_requests_usd", "cost_per_1m_tokens_usd"),
+    ("accuracy", "f1_macro", "perplexity", "spearman", "cosine_to_baseline"),
+    ("cost_per_1m_tokens_usd", "cost_per_1k_requests_usd"),
 )
 STEPS = 100
 

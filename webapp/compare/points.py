@@ -1,4 +1,4 @@
-"""Which number of a report a table or a chart takes: one metric at one batch size."""
+"""Which metrics a comparison has, what they mean, and what each is compared by."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Sequence
 
 from experiments import catalog
 from experiments.protocols import MetricDefinition
-from experiments.records import Measurement, Report, StudyReport
+from experiments.records import Report, StudyReport
+from experiments.verdict import SPEED
 
-#: Metric -> the paired ratio that compares it with the baseline (rule 2: only in-attempt samples, with an interval).
-PAIRED_RATIO = {
-    "latency_p50_ms": "speedup_p50",
-    "throughput_per_s": "speedup_throughput",
-    "ttft_p50_ms": "speedup_ttft",
-    "tpot_p50_ms": "speedup_tpot",
+#: Metric -> the metric that compares it with the baseline, with an interval (rule 2: in-attempt, same examples).
+COMPARED_BY = {
+    "latency_p50_ms": SPEED,
+    "tpot_ms": "speedup_tpot",
+    "artifact_bytes": "size_ratio",
+    "accuracy": "accuracy_delta",
+    "perplexity": "perplexity_ratio",
 }
 
-#: Metric -> the paired difference that compares it with the baseline.
-PAIRED_DIFFERENCE = {
-    "accuracy": "accuracy_difference",
-    "f1_macro": "f1_macro_difference",
-    "perplexity": "perplexity_difference",
-    "bits_per_byte": "bits_per_byte_difference",
-}
+#: Speed-ups have a column and a forest plot of their own; the other comparisons stand below what they compare.
+SPEEDUPS = (SPEED, "speedup_tpot")
 
 
 def definition(metric: str, unit: str = "") -> MetricDefinition:
@@ -33,20 +30,10 @@ def definition(metric: str, unit: str = "") -> MetricDefinition:
     return MetricDefinition(metric, metric.replace("_", " "), unit, None, "Not defined by this version.")
 
 
-def at_batch(report: Report, metric: str, batch: int | None) -> Measurement | None:
-    """The first measurement of ``metric`` at ``batch``, or one that does not depend on the batch size."""
-    for measurement in report.measurements:
-        if measurement.metric == metric and measurement.at.get("batch_size", batch) == batch:
-            return measurement
-    return None
-
-
 def batch_sizes(report: StudyReport) -> list[int]:
     """The batch sizes that were measured, in the order of the workload."""
     asked = (report.spec.get("workload") or {}).get("batch_sizes") or []
-    seen = {
-        int(m.at["batch_size"]) for e in report.experiments for m in e.measurements if "batch_size" in m.at
-    }
+    seen = {int(m.at["batch_size"]) for e in report.experiments for m in e.measurements if "batch_size" in m.at}
     return [b for b in asked if b in seen] + sorted(seen - set(asked))
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from experiments.protocols import MetricDefinition
 from experiments.records import Report, StudyReport
+from experiments.verdict import sweet_spot
 from webapp.compare import charts, fingerprints, limits
 from webapp.compare.points import batch_sizes
-from webapp.compare.sweet_spot import sweet_spot
 from webapp.compare.table import Table, table
 
 
@@ -54,7 +54,8 @@ def comparison(report: StudyReport, *, batch: int | None = None, x: str = "", y:
     if default is not None:
         x = x if x in known else default[0]
         y = y if y in known and y != x else next(n for n in (default[1], default[0]) if n != x)
-    sweet = sweet_spot(report, batch)
+    best = sweet_spot(report, batch)
+    sweet = best.experiment if best else None
     offered = limits.limits(report, batch)
     others = (charts.latency(report, batch), charts.memory(report, batch), charts.cost(report, batch))
     return Comparison(

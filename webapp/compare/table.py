@@ -7,8 +7,9 @@ from typing import Literal
 
 from experiments.protocols import MetricDefinition
 from experiments.records import Interval, Measurement, Report, StudyReport
+from experiments.verdict import SPEED, at_batch
 from webapp.compare import forest
-from webapp.compare.points import PAIRED_DIFFERENCE, PAIRED_RATIO, at_batch, baseline_of, metrics_of
+from webapp.compare.points import COMPARED_BY, SPEEDUPS, baseline_of, definition, metrics_of
 from webapp.core import formatting
 
 Trend = Literal["up", "down", "flat", ""]
@@ -18,20 +19,26 @@ SHOWN = (
     "speedup_p50",
     "latency_p50_ms",
     "latency_p99_ms",
-    "throughput_per_s",
-    "ttft_p50_ms",
+    "throughput_samples_per_s",
+    "ttft_ms",
+    "tpot_ms",
     "output_tokens_per_s",
-    "rss_tree_peak",
+    "rss_tree_peak_bytes",
+    "nvml_process_peak_bytes",
     "artifact_bytes",
     "accuracy",
     "perplexity",
+    "spearman",
     "flips",
+    "top1_agreement",
     "kl_divergence_mean",
+    "cosine_to_baseline",
     "cost_per_1k_requests_usd",
     "cost_per_1m_tokens_usd",
+    "share_of_limit",
 )
 
-_COMPARISONS = frozenset({*PAIRED_DIFFERENCE.values()})
+_BELOW = frozenset(COMPARED_BY.values()) - frozenset(SPEEDUPS)
 
 
 @dataclass(frozen=True)
@@ -107,21 +114,19 @@ class Table:
 def noise_floor(report: StudyReport, batch: int | None) -> Interval | None:
     """The baseline against itself: the interval within which a ratio says nothing."""
     baseline = baseline_of(report)
-    own = at_batch(baseline, PAIRED_RATIO["latency_p50_ms"], batch) if baseline else None
+    own = at_batch(baseline, SPEED, batch) if baseline else None
     return own.interval if own else None
 
 
 def table(report: StudyReport, batch: int | None, sweet: str | None = None) -> Table:
     """The table of a study at one batch size; ``sweet`` names the row to mark."""
-    found = [d for d in metrics_of(report.experiments) if d.name not in _COMPARISONS]
+    found = [d for d in metrics_of(report.experiments) if d.name not in _BELOW]
     baseline = baseline_of(report)
     floor = noise_floor(report, batch)
     short = formatting.labels(e.experiment for e in report.experiments)
-    points = {
-        d.name: {e.experiment: at_batch(e, d.name, batch) for e in report.experiments} for d in found
-    }
+    points = {d.name: {e.experiment: at_batch(e, d.name, batch) for e in report.experiments} for d in found}
     found = [d for d in found if any(points[d.name].values())]
-    ratios = {d.name: _is_ratio(d) for d in found}
+    ratios = {d.name: d.name in SPEEDUPS for d in found}
     axes = {
         d.name: forest.axis(
             end
@@ -165,10 +170,6 @@ def table(report: StudyReport, batch: int | None, sweet: str | None = None) -> T
     return Table(columns=columns, rows=rows, floor=floor)
 
 
-def _is_ratio(metric: MetricDefinition) -> bool:
-    return metric.name in PAIRED_RATIO.values()
-
-
 def _cell(
     column: Column,
     metric: MetricDefinition,
@@ -207,40 +208,56 @@ def text_of(measurement: Measurement, metric: MetricDefinition) -> str:
     """A value in the unit in which its column is shown."""
     if measurement.value is None:
         return measurement.reason or "undefined"
-    if metric.group == "quality" and metric.unit in {"", "score", "fraction", "ratio"} and abs(measurement.value) <= 1:
-        return formatting.score(measurement.value)
-    return formatting.number(measurement.value * formatting.scale(metric.unit, metric.group).factor)
+    return _number(measurement.value, metric)
+
+
+def _number(value: float, metric: MetricDefinition) -> str:
+    if metric.unit == "share" and metric.group == "quality":
+        return formatting.score(value)
+    return formatting.number(value * formatting.scale(metric.unit, metric.group).factor)
 
 
 def _interval_text(measurement: Measurement, metric: MetricDefinition) -> str:
     if measurement.interval is None:
         return ""
-    factor = formatting.scale(metric.unit, metric.group).factor
-    if metric.group == "quality" and metric.unit in {"", "score", "fraction", "ratio"}:
-        return f"[{formatting.score(measurement.interval.low)}, {formatting.score(measurement.interval.high)}]"
-    return formatting.bracket(measurement.interval.low * factor, measurement.interval.high * factor)
+    return f"[{_number(measurement.interval.low, metric)}, {_number(measurement.interval.high, metric)}]"
 
 
 def _beside_baseline(
     metric: MetricDefinition, report: Report, baseline: Report | None, batch: int | None, found: Measurement
 ) -> tuple[str, Trend]:
     """The cell's second line, and whether it may be called better or worse."""
-    paired = at_batch(report, PAIRED_RATIO.get(metric.name, ""), batch)
-    if paired is not None and paired.value is not None:
-        text = formatting.ratio(paired.value)
-        if paired.interval:
-            text += f" {formatting.bracket(paired.interval.low, paired.interval.high)}"
-        return text, _by_interval(paired.interval, 1.0, higher_is_better=True)
-    difference = at_batch(report, PAIRED_DIFFERENCE.get(metric.name, ""), batch)
-    if difference is not None and difference.value is not None:
-        text = formatting.signed(difference.value)
-        if difference.interval:
-            text += f" [{formatting.signed(difference.interval.low)}, {formatting.signed(difference.interval.high)}]"
-        return text, _by_interval(difference.interval, 0.0, metric.higher_is_better)
+    compared = at_batch(report, COMPARED_BY.get(metric.name, ""), batch)
+    if compared is not None and compared.value is not None:
+        meaning = definition(compared.metric, compared.unit)
+        if compared.unit == "x":
+            trend = _by_interval(compared.interval, 1.0, meaning.higher_is_better)
+            if compared.interval is None:
+                trend = _exact(metric, compared.value, 1.0)
+            return _ratio_text(compared.value, compared.interval), trend
+        return _points_text(compared), _by_interval(compared.interval, 0.0, meaning.higher_is_better)
     own = at_batch(baseline, metric.name, batch) if baseline else None
     if metric.group in {"memory", "size", "cost"} and own is not None and own.value and found.value is not None:
         return formatting.ratio(found.value / own.value), _exact(metric, found.value, own.value)
     return "", ""
+
+
+def _ratio_text(value: float, interval: Interval | None) -> str:
+    text = formatting.ratio(value)
+    return f"{text} {formatting.bracket(interval.low, interval.high)}" if interval else text
+
+
+def _points_text(difference: Measurement) -> str:
+    """A difference of shares in percentage points, other differences in their unit."""
+    factor, unit = (100.0, " pt") if difference.unit == "share" else (1.0, "")
+    assert difference.value is not None
+    text = f"{formatting.signed(difference.value * factor, decimals=1)}{unit}"
+    if difference.interval is None:
+        return text
+    low, high = (
+        formatting.signed(end * factor, decimals=1) for end in (difference.interval.low, difference.interval.high)
+    )
+    return f"{text} [{low}, {high}]"
 
 
 def _by_interval(interval: Interval | None, neutral: float, higher_is_better: bool | None) -> Trend:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import os.path
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from experiments.numbers import significant
+
 MINUS = "\u2212"
 TIMES = "\u00d7"
-THIN = "\u202f"
 
 NAME_WIDTH = 44
 
@@ -21,17 +22,14 @@ class Scale(NamedTuple):
     factor: float
 
 
-#: Stored unit -> shown unit. Bytes are shown as MiB for memory and as MB for files.
+#: Stored unit -> shown unit. Bytes are MiB for memory and MB for files; shares are percentages, scores are not.
 _SCALES = {
     "bytes": Scale("MB", 1e-6),
     "ns": Scale("ms", 1e-6),
-    "fraction": Scale("%", 100.0),
-    "ratio": Scale(TIMES, 1.0),
+    "share": Scale("%", 100.0),
     "x": Scale(TIMES, 1.0),
     "USD": Scale("$", 1.0),
-    "usd": Scale("$", 1.0),
-    "score": Scale("", 1.0),
-    "": Scale("", 1.0),
+    "parameters": Scale("M", 1e-6),
 }
 
 
@@ -39,6 +37,8 @@ def scale(unit: str, group: str = "") -> Scale:
     """The unit in which a stored value is shown."""
     if unit == "bytes" and group == "memory":
         return Scale("MiB", 1 / 2**20)
+    if unit == "share" and group == "quality":
+        return Scale("", 1.0)  # scores are read as 0.796
     return _SCALES.get(unit, Scale(unit, 1.0))
 
 
@@ -47,18 +47,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
     Whole digits are never rounded away (``1,143`` stays), since a reader would take the zeros for measured.
     """
-    if value is None or not math.isfinite(value):
-        return "undefined"
-    if value == 0:
-        return "0"
-    size = math.floor(math.log10(abs(value)))
-    if float(f"{abs(value):.{digits - 1}e}") >= 10 ** (size + 1):
-        size += 1
-    if size < -4:
-        text = f"{abs(value):.1e}".replace("e-0", "e-")
-    else:
-        text = f"{abs(value):,.{max(0, digits - 1 - size)}f}"
-    return f"{MINUS if value < 0 else ''}{text}"
+    return signless(significant(value, digits).replace("e-0", "e-"))
 
 
 def score(value: float | None) -> str:
@@ -142,7 +131,7 @@ def labels(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]:
     if not long:
         return made
     head = width // 3
-    shared = len(os.path.commonprefix(long)) if len(long) > 1 else 0
+    shared = _shared_beginning(long)
     for name in long:
         start = max(head, min(shared, len(name) - (width - head - 1)))
         tail = name[start:]
@@ -154,3 +143,10 @@ def labels(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]:
     for label in made.values():
         times[label] = times.get(label, 0) + 1
     return {name: label if times[label] == 1 else name for name, label in ((n, made[n]) for n in unique)}
+
+
+def _shared_beginning(names: Sequence[str]) -> int:
+    """How many characters all names have in common from the start; 0 for a single name."""
+    if len(names) < 2:
+        return 0
+    return sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*names, strict=False)))

@@ -14,7 +14,7 @@ import yaml
 
 from experiments import catalog
 from experiments.protocols import TASKS
-from experiments.spec import Price, Problem, Resources, Slo, SpecError, StudySpec, Workload, parse
+from experiments.spec import Price, Problem, Resources, Slo, SpecError, StudySpec, Variant, Workload, parse
 from webapp.runs import schema_fields
 from webapp.runs.schema_fields import SchemaField
 
@@ -227,11 +227,8 @@ class StudyForm:
             data["task"] = task
         if self.dataset_source:
             data["dataset"] = self._source("datasets", "dataset", self.dataset_source)
-        for key, group in (("workload", self.workload),):
-            if values := _given(group, self._posted):
-                data[key] = values
-        if not self.bound and "limit" in FIRST_STUDY:
-            data.pop("limit", None)
+        if workload := _given(self.workload, self._posted):
+            data["workload"] = workload
         data["baseline"] = Pair(None, self.baseline_runtime).name(self.baseline_runtime)
         data["experiments"] = [self.variant(pair) for pair in pairs]
         for field in self.more:
@@ -333,8 +330,6 @@ class StudyForm:
     def _filled(self, field: SchemaField) -> SchemaField:
         text = self._posted.get(field.name, "")
         checked = field.name in self._posted if self.bound else (text == "true" if text else bool(field.default))
-        if not self.bound and not text and field.kind == "choice" and not field.required:
-            text = ""
         return replace(
             field, text=text, checked=checked and field.kind == "boolean", error=self._errors.get(field.path, "")
         )
@@ -356,8 +351,6 @@ def _given(fields: list[SchemaField] | tuple[SchemaField, ...], posted: Mapping[
 
 def _default_runtime() -> str:
     """The runtime that a variant has if it names none."""
-    from experiments.spec import Variant
-
     kind: str = Variant(name="as is").runtime.kind
     return kind
 

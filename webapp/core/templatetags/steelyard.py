@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from webapp.core import formatting
+from webapp.core import formatting, log_text
 
 register = template.Library()
 
@@ -45,6 +45,12 @@ def percent(fraction: float | None) -> int:
 def words(name: str) -> str:
     """``out_of_memory`` as ``out of memory``."""
     return str(name).replace("_", " ")
+
+
+@register.filter
+def clean_line(line: str) -> str:
+    """A line of a log without escape sequences."""
+    return log_text.clean_line(line)
 
 
 @register.filter
@@ -98,6 +104,21 @@ def query(context: Context, **changes: Any) -> str:
             params[name] = str(value)
     text = params.urlencode()
     return f"?{text}" if text else "?"
+
+
+#: The pages that everyone finds at the top, by the beginning of their addresses.
+PAGES = (("/", "Home"), ("/studies", "Studies"), ("/queue", "Queue"), ("/catalog", "Catalog"))
+
+
+@register.simple_tag(takes_context=True)
+def navigation(context: Context) -> list[dict[str, str]]:
+    """The links of the top, the current one marked."""
+    path = context["request"].path
+    links = []
+    for url, title in PAGES:
+        here = path == url or (url != "/" and path.startswith(url)) or (url == "/studies" and "/experiments/" in path)
+        links.append({"url": url, "title": title, "current": ("page" if path == url else "true") if here else ""})
+    return links
 
 
 @register.inclusion_tag("components/name.html")

@@ -1,0 +1,70 @@
+// Draws the figures that the server made. Colours are written as var(--name); here they become the theme's own.
+const probe = document.createElement("span");
+probe.hidden = true;
+document.body.append(probe);
+
+function resolve(value) {
+  if (typeof value === "string" && value.startsWith("var(--")) {
+    if (value === "var(--font)") return getComputedStyle(document.body).fontFamily;
+    probe.style.color = value;
+    return getComputedStyle(probe).color;
+  }
+  if (Array.isArray(value)) return value.map(resolve);
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, resolve(inner)]));
+  }
+  return value;
+}
+
+const drawn = new Map(); // element -> figure with symbolic colours
+
+const config = {
+  displaylogo: false,
+  responsive: true,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+  toImageButtonOptions: { scale: 2 },
+};
+
+export async function draw(element, figure) {
+  drawn.set(element, figure);
+  const { data, layout } = resolve(figure);
+  if (element.clientWidth < 560 && layout.yaxis && layout.margin) layout.margin = { ...layout.margin, l: 44, r: 8 };
+  await window.Plotly.react(element, data, layout, { ...config, toImageButtonOptions: { ...config.toImageButtonOptions, filename: element.dataset.chart } });
+  element.setAttribute("aria-busy", "false");
+}
+
+document.addEventListener("steelyard:theme", () => {
+  for (const [element, figure] of drawn) {
+    if (element.isConnected) draw(element, figure);
+    else drawn.delete(element);
+  }
+});
+
+let library;
+function plotly() {
+  library ??= new Promise((done, failed) => {
+    if (window.Plotly) return done();
+    const source = document.querySelector("meta[name=plotly]");
+    const script = document.createElement("script");
+    script.src = source.content;
+    script.nonce = source.nonce;
+    script.addEventListener("load", done);
+    script.addEventListener("error", () => failed(new Error("the chart library did not load")));
+    document.head.append(script);
+  });
+  return library;
+}
+
+export async function drawAll(root = document) {
+  const source = root.querySelector("#figures");
+  if (!source) return;
+  const figures = JSON.parse(source.textContent);
+  await plotly();
+  for (const element of root.querySelectorAll("[data-chart]")) {
+    const figure = figures[element.dataset.chart];
+    if (figure) await draw(element, figure);
+  }
+  document.dispatchEvent(new CustomEvent("steelyard:drawn"));
+}
+
+export const figureOf = (element) => drawn.get(element);

@@ -1,0 +1,39 @@
+// The form of a new study: shows the fields of the chosen source, marks what the server found wrong, counts options.
+const form = document.getElementById("study-form");
+
+if (form) {
+  const sources = () => {
+    for (const group of form.querySelectorAll("[data-for]")) {
+      const [field, value] = group.dataset.for.split("=");
+      const chosen = form.elements.namedItem(field)?.value;
+      const on = chosen === value;
+      group.hidden = !on;
+      for (const input of group.querySelectorAll("input, select, textarea")) input.disabled = !on;
+    }
+  };
+  sources();
+  form.addEventListener("change", sources);
+
+  // Errors come with the preview; fields keep what was typed, and say so to assistive technology.
+  const marks = () => {
+    for (const error of form.querySelectorAll(".error[data-field]")) {
+      const field = error.closest(".field");
+      const input = field?.querySelector("input, select, textarea");
+      if (!input) continue;
+      if (error.textContent.trim()) {
+        input.setAttribute("aria-invalid", "true");
+        const details = error.closest("details");
+        if (details && !details.open) details.open = true;
+      } else input.removeAttribute("aria-invalid");
+    }
+  };
+  document.addEventListener("htmx:afterSettle", marks);
+  marks();
+}
+
+const copy = document.querySelector("[data-copy]");
+copy?.addEventListener("click", async () => {
+  const text = document.getElementById(copy.dataset.copy).textContent;
+  await navigator.clipboard.writeText(text);
+  copy.textContent = "Copied";
+});

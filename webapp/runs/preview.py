@@ -1,0 +1,114 @@
+"""What a study would make before it is queued: its experiments, what each needs, and why some can't be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from experiments.preflight import Preflight
+from experiments.records import Failure
+from experiments.spec import Problem, SpecError, StudySpec, parse
+from webapp.runs.forms import Pair, StudyForm
+from webapp.runs.services.submit import preflight_of
+
+#: Experiments of a pasted spec that are looked at one by one; a larger grid is only counted.
+MAX_POINTS = 60
+
+
+@dataclass(frozen=True)
+class Point:
+    """One experiment that would be made."""
+
+    name: str
+    how: str
+    is_baseline: bool
+    preflight: Preflight
+
+    @property
+    def refusal(self) -> Failure | None:
+        """Why it can't be done, or None."""
+        return self.preflight.failures[0] if self.preflight.failures else None
+
+
+@dataclass(frozen=True)
+class StudyPreview:
+    """The experiments, the problems that keep the study from being queued, and refused pairs with their reasons."""
+
+    points: tuple[Point, ...] = ()
+    total: int = 0
+    problems: tuple[Problem, ...] = ()
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def more(self) -> int:
+        """Experiments that are counted but not listed."""
+        return self.total - len(self.points)
+
+    @property
+    def can_submit(self) -> bool:
+        """True if the study would be accepted and at least one experiment of it would run."""
+        return not self.problems and self.total > 0 and any(p.refusal is None for p in self.points)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What preflight has to say of any of them, each sentence once."""
+        return tuple(dict.fromkeys(note for point in self.points for note in point.preflight.notes))
+
+
+def of_spec(spec: StudySpec | None, problems: list[Problem]) -> StudyPreview:
+    """The preview of a pasted or uploaded spec."""
+    if spec is None:
+        return StudyPreview(problems=tuple(problems))
+    points = _points(spec)
+    return StudyPreview(points=points, total=len(spec.experiments))
+
+
+def of_form(form: StudyForm) -> StudyPreview:
+    """The preview of the form; problems are put at their fields."""
+    spec = form.study()
+    if spec is None:
+        return StudyPreview(problems=tuple(form.problems), refusals=_refusals(form))
+    points = _points(spec)
+    for point in points:
+        # What is wrong with the whole study shows at its field; what is wrong with one pair shows at the pair.
+        refusal = point.refusal
+        if refusal is not None and refusal.field and point.is_baseline:
+            form.blame([Problem(path=refusal.field, message=refusal.message)])
+    return StudyPreview(points=points, total=len(points), problems=tuple(form.problems), refusals=_refusals(form))
+
+
+def _points(spec: StudySpec) -> tuple[Point, ...]:
+    return tuple(
+        Point(
+            name=point.variant.name,
+            how=f"{point.variant.recipe_text} on {point.variant.runtime.kind}",
+            is_baseline=point.is_baseline,
+            preflight=preflight_of(point),
+        )
+        for point in spec.expand()[:MAX_POINTS]
+    )
+
+
+def _refusals(form: StudyForm) -> dict[str, str]:
+    """Pair -> why it can't be done with the chosen model, data and device; pairs that can are left out.
+
+    Only what distinguishes a pair counts: a refusal that the model as it is meets too is the study's problem.
+    """
+    every = [Pair.of(pair.value) for card in form.techniques for pair in card.pairs]
+    try:
+        spec = parse(form.data([Pair(None, form.baseline_runtime), *_others(every, form)]))
+    except SpecError:
+        return {}
+    by_name = {pair.name(form.baseline_runtime): pair.value for pair in every}
+    found: dict[str, Failure] = {}
+    general: set[str] = set()
+    for point in spec.expand():
+        failures = preflight_of(point).failures
+        if point.is_baseline:
+            general = {failure.message for failure in failures}
+        elif failures and failures[0].message not in general:
+            found[by_name[point.variant.name]] = failures[0]
+    return {value: failure.message for value, failure in found.items()}
+
+
+def _others(every: list[Pair], form: StudyForm) -> list[Pair]:
+    return [pair for pair in every if pair != Pair(None, form.baseline_runtime)]
