@@ -1,0 +1,1 @@
+"""Celery: the processes that run experiments."""

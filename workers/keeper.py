@@ -1,0 +1,76 @@
+"""The thread in each worker's parent process that keeps the books: announce, heartbeat, schedule, say goodbye."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import structlog
+from django.db import DatabaseError, close_old_connections, connection
+
+from webapp.core.errors import Conflict
+from webapp.runs import scheduling, services
+from workers import reaper
+from workers.identity import Identity
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 2.0
+
+
+class Keeper(threading.Thread):
+    """Ticks every two seconds until the worker stops; a database that is away for a while is waited for."""
+
+    def __init__(self, identity: Identity) -> None:
+        super().__init__(name="keeper", daemon=True)
+        self._identity = identity
+        self._draining = threading.Event()
+        self._finished = threading.Event()
+        self._woken = threading.Event()
+
+    def run(self) -> None:
+        """Announce, then tick until the end."""
+        announced = False
+        handed_back = False
+        while not self._finished.is_set():
+            try:
+                close_old_connections()
+                if not announced:
+                    reaper.sweep(worker_name=self._identity.name)
+                    self._announce()
+                    announced = True
+                if self._draining.is_set() and not handed_back:
+                    services.worker_drain(name=self._identity.name)
+                    reaper.hand_back(parent=os.getpid())
+                    handed_back = True
+                services.worker_heartbeat(name=self._identity.name)
+                scheduling.tick(actor=self._identity.name)
+            except DatabaseError as error:
+                log.warning("database_unreachable", error=str(error))
+            except Conflict as error:
+                log.error("worker_refused", reason=error.message)
+            self._woken.wait(TICK_S)
+            self._woken.clear()
+        try:
+            services.worker_stop(name=self._identity.name)
+        except DatabaseError as error:
+            log.warning("goodbye_not_written", error=str(error))
+        connection.close()
+
+    def drain(self) -> None:
+        """Lease nothing new and stop what runs; safe to call from a signal handler."""
+        self._draining.set()
+        self._woken.set()
+
+    def finish(self) -> None:
+        """Say goodbye; waits for the last write."""
+        self._finished.set()
+        self._woken.set()
+        self.join(timeout=5)
+
+    def _announce(self) -> None:
+        me = self._identity
+        services.worker_register(
+            name=me.name, host=me.host, pid=os.getpid(), devices=list(me.devices), facts=me.facts, labels=me.labels
+        )
+        log.info("worker_ready", worker=me.name, devices=[device.name for device in me.devices])
