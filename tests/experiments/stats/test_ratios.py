@@ -46,8 +46,9 @@ def coverage(n: int, truth: float = TRUE_SPEEDUP, runs: int = 300) -> float:
 
 
 @pytest.mark.parametrize("pairs", [8, 12, 20, 30])
-def test_95_percent_intervals_hold_the_true_speedup_in_93_to_98_percent_of_runs(pairs: int) -> None:
-    assert 0.93 <= coverage(pairs, runs=720) <= 0.985
+def test_95_percent_intervals_hold_the_true_speedup_in_93_to_97_percent_of_runs(pairs: int) -> None:
+    # Over 2,700 runs each: 96.8, 96.6, 95.7 and 95.8 %. Here fewer, so the upper bound has two standard errors more.
+    assert 0.93 <= coverage(pairs, runs=720) <= 0.97 + 2 * math.sqrt(0.97 * 0.03 / 720)
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5])
