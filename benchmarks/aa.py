@@ -86,7 +86,7 @@ def ratios(report: StudyReport) -> list[Measurement]:
         measurement
         for experiment in report.experiments
         for measurement in experiment.measurements
-        if measurement.metric == "speedup" and measurement.value is not None and measurement.interval is not None
+        if measurement.metric == "speedup_p50" and measurement.value is not None and measurement.interval is not None
     ]
 
 

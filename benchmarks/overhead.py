@@ -121,7 +121,7 @@ def run_bare(cache: Path, report: Report, folder: Path) -> tuple[float, dict[str
     requests = folder / "requests.npz"
     np.savez(requests, **{p.stem.removeprefix("work_"): np.load(p) for p in pack.glob("work_*.npy")})
     samples = report.find("latency_p50_ms", batch_size=1)
-    ratio = report.find("speedup", batch_size=1)
+    ratio = report.find("speedup_p50", batch_size=1)
     assert samples is not None
     assert samples.n is not None
     assert ratio is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
+from pydantic import Field as PydanticField
 
 from experiments.records import Label, Measurement, StepEffect
 
@@ -144,8 +145,8 @@ class DatasetSource(Plugin):
     source: str
     split: str = "test"
     limit: int | None = None
-    train_split: str | None = None
-    calibration_split: str | None = None
+    train_split: str | None = PydanticField(default=None, description="Rows that training steps may learn from.")
+    calibration_split: str | None = PydanticField(default=None, description="Rows that quantizers may calibrate on.")
 
     def display(self) -> str:
         """Short name for people."""
@@ -300,8 +301,10 @@ class Runtime(Plugin):
         return ()
 
     def save(self, module: Any, folder: Path, context: BuildContext, steps: Sequence[Technique]) -> None:
-        """Write the deployable files of ``module`` into ``folder``; ``steps`` are those still to be applied in
-        this runtime's own form (ONNX steps after an export)."""
+        """Write the deployable files of ``module`` into ``folder``.
+
+        ``steps`` are those still to be applied in this runtime's own form (ONNX steps after an export).
+        """
         raise NotImplementedError
 
     def finish(self, folder: Path, context: BuildContext) -> None:
@@ -324,7 +327,7 @@ class Layout(Plugin):
     """How a model lies over devices. ``kind`` is the discriminator."""
 
     kind: str
-    oversubscribe: bool = False
+    oversubscribe: bool = PydanticField(default=False, description="Allow more ranks than devices.")
 
     def world_size(self) -> int:
         """Number of ranks, hence of devices unless oversubscribed."""
