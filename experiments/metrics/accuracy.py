@@ -36,6 +36,7 @@ F1 = MetricDefinition(
     unit="share",
     higher_is_better=True,
     definition="Mean over the classes of 2 TP / (2 TP + FP + FN); undefined if the data hold one class only.",
+    source="Sokolova and Lapalme (2009), table 3.",
     group="quality",
 )
 

@@ -76,6 +76,7 @@ COSINE = MetricDefinition(
     unit="",
     higher_is_better=True,
     definition="Mean over examples of the cosine between the candidate's and the baseline's embedding.",
+    source="Cosine similarity of embeddings (Reimers and Gurevych, arXiv:1908.10084).",
     group="fidelity",
 )
 

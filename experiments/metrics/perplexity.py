@@ -26,6 +26,7 @@ RATIO = MetricDefinition(
     unit="x",
     higher_is_better=False,
     definition="Perplexity of the candidate over that of the baseline on the same tokens; above 1 is worse.",
+    source="PPL(Q)/PPL(base) of llama.cpp's perplexity tool.",
     group="quality",
 )
 BITS = MetricDefinition(
@@ -34,6 +35,7 @@ BITS = MetricDefinition(
     unit="bits/byte",
     higher_is_better=False,
     definition="-sum log p / (bytes of the scored text x ln 2); comparable between tokenizers.",
+    source="Gao et al., The Pile, arXiv:2101.00027, section 3.1.",
     group="quality",
 )
 
