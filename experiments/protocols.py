@@ -160,6 +160,14 @@ class DatasetSource(Plugin):
         """
         raise NotImplementedError
 
+    def peek(self, host: Host, task: Task, split: str | None = None) -> Examples | None:
+        """What :meth:`load` would give, if that is quick and needs no network; None if not. Raises as ``load``."""
+        return None
+
+    def stamp(self, host: Host) -> str:
+        """Changes whenever :meth:`peek` may answer differently; quick, never raises."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Ask:

@@ -54,3 +54,15 @@ class DemoDataset(DatasetSource):
                 rows = digits(wanted)
         check_suits(rows, task)
         return first_rows(rows, limit or self.limit)
+
+    def peek(self, host: Host, task: Task, split: str | None = None) -> Examples | None:
+        """All of it, unless the review snippets were never fetched."""
+        from experiments.parts.reviews import is_here
+
+        return self.load(host, task, split) if self.name != "reviews" or is_here(host) else None
+
+    def stamp(self, host: Host) -> str:
+        """Whether the review snippets are here."""
+        from experiments.parts.reviews import is_here
+
+        return str(self.name == "reviews" and is_here(host))

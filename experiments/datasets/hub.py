@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from experiments.parts.hubclient import fetch_snapshot
+from experiments.parts.hubclient import Snapshot, cached_snapshot, fetch_snapshot
 from experiments.parts.split_files import split_files
 from experiments.parts.suits import check_suits
-from experiments.parts.tabular import read_examples
+from experiments.parts.tabular import QUICK_BYTES, check_columns, read_examples
 from experiments.protocols import DatasetSource, Examples, Host, Task
 
 
@@ -39,10 +41,9 @@ class HubDataset(DatasetSource):
         def choose(files: dict[str, int | None]) -> list[str]:
             return split_files(files, wanted, self.name, self.config)
 
-        snapshot = fetch_snapshot(host, "dataset", self.name, self.revision, f"{self.config}/{wanted}", choose)
-        names = [p.relative_to(snapshot.folder).as_posix() for p in snapshot.folder.rglob("*") if p.is_file()]
+        snapshot = fetch_snapshot(host, "dataset", self.name, self.revision, self._part(wanted), choose)
         rows = read_examples(
-            [snapshot.folder / name for name in sorted(names)],
+            _files(snapshot),
             name=f"{self.name}/{wanted}",
             columns=self.columns,
             task=task,
@@ -51,3 +52,26 @@ class HubDataset(DatasetSource):
         )
         check_suits(rows, task)
         return rows
+
+    def peek(self, host: Host, task: Task, split: str | None = None) -> Examples | None:
+        """All of it if it was fetched before and is small; None else."""
+        kept = cached_snapshot(host, "dataset", self.name, self.revision, self._part(split or self.split))
+        if kept is None:
+            return None
+        if sum(file.stat().st_size for file in _files(kept)) <= QUICK_BYTES:
+            return self.load(dataclasses.replace(host, offline=True), task, split)
+        check_columns(_files(kept), self.columns, task)
+        return None
+
+    def stamp(self, host: Host) -> str:
+        """The commits that were fetched."""
+        splits = (self.split, self.train_split, self.calibration_split)
+        kept = [cached_snapshot(host, "dataset", self.name, self.revision, self._part(s)) for s in splits if s]
+        return repr([snapshot and snapshot.commit for snapshot in kept])
+
+    def _part(self, split: str) -> str:
+        return f"{self.config or ''}/{split}"
+
+
+def _files(snapshot: Snapshot) -> list[Path]:
+    return sorted(path for path in snapshot.folder.rglob("*") if path.is_file())

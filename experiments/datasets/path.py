@@ -10,7 +10,7 @@ from pydantic import Field
 from experiments.parts.local_paths import allowed_path, check_inside
 from experiments.parts.split_files import split_files
 from experiments.parts.suits import check_suits
-from experiments.parts.tabular import holds_split, read_examples
+from experiments.parts.tabular import QUICK_BYTES, check_columns, holds_split, read_examples
 from experiments.protocols import DatasetSource, Examples, Host, Task
 from experiments.records import ExperimentError, FailureKind
 
@@ -38,6 +38,31 @@ class PathDataset(DatasetSource):
         A folder has one file per split. A single file is one split, unless it has a column 'split'.
         """
         wanted = split or self.split
+        files = self._files(host, wanted)
+        rows = read_examples(
+            files, name=self.display(), columns=self.columns, task=task, limit=limit or self.limit, split=wanted
+        )
+        check_suits(rows, task)
+        return rows
+
+    def peek(self, host: Host, task: Task, split: str | None = None) -> Examples | None:
+        """All of it if the files are small; else only their columns are checked."""
+        files = self._files(host, split or self.split)
+        if sum(file.stat().st_size for file in files) <= QUICK_BYTES:
+            return self.load(host, task, split)
+        check_columns(files, self.columns, task)
+        return None
+
+    def stamp(self, host: Host) -> str:
+        """Sizes and times of the files."""
+        try:
+            place = allowed_path(self.path, host, FailureKind.BAD_DATASET, "dataset.path")
+            files = sorted(place.rglob("*")) if place.is_dir() else [place]
+            return repr([(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files])
+        except (ExperimentError, OSError) as error:
+            return str(error)
+
+    def _files(self, host: Host, wanted: str) -> list[Path]:
         place = allowed_path(self.path, host, FailureKind.BAD_DATASET, "dataset.path")
         if place.is_dir():
             check_inside(place, host, FailureKind.BAD_DATASET, "dataset.path")
@@ -52,8 +77,4 @@ class PathDataset(DatasetSource):
                     fix=f"Give a folder with {self.split}.csv and {wanted}.csv, or add a column 'split'.",
                     field="dataset.path",
                 )
-        rows = read_examples(
-            files, name=self.display(), columns=self.columns, task=task, limit=limit or self.limit, split=wanted
-        )
-        check_suits(rows, task)
-        return rows
+        return files

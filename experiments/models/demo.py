@@ -128,6 +128,11 @@ class DemoModel(ModelSource):
         folder = self._entry(host)
         return facts_of_folder(folder, name=self.name) if folder.is_dir() else _BY_NAME[self.name].facts
 
+    def ready(self, host: Host) -> Path | None:
+        """The model's folder, if it was made."""
+        folder = self._entry(host)
+        return folder if folder.is_dir() else None
+
     def fetch(self, host: Host) -> Path:
         """The model's folder; the first call trains or converts it, with progress through ``host.tell``."""
         demo = _BY_NAME[self.name]

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from experiments.parts.hubclient import Snapshot, cached_snapshot, fetch_snapshot
 from experiments.parts.model_facts import facts_of_folder
-from experiments.parts.model_folder import ready_folder
+from experiments.parts.model_folder import ready_already, ready_folder
 from experiments.parts.weights import PICKLES
 from experiments.protocols import Host, ModelFacts, ModelSource
 from experiments.records import ExperimentError, FailureKind
@@ -55,6 +55,13 @@ class HubModel(ModelSource):
         """The checked folder; downloads what is not in the cache."""
         snapshot = fetch_snapshot(host, "model", self.name, self.revision, "", self._choose)
         return ready_folder(host, snapshot.folder, self._facts(snapshot))
+
+    def ready(self, host: Host) -> Path | None:
+        """The checked folder, if a fetch would bring nothing new: fetched before, at a commit or offline."""
+        kept = cached_snapshot(host, "model", self.name, self.revision)
+        if kept is None or not (host.offline or self.revision == kept.commit):
+            return None
+        return ready_already(host, kept.folder, self._facts(kept))
 
     def _facts(self, snapshot: Snapshot) -> ModelFacts:
         return facts_of_folder(snapshot.folder, name=self.name, revision=snapshot.commit)

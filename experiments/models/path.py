@@ -9,7 +9,7 @@ from pydantic import Field
 
 from experiments.parts.local_paths import allowed_path, check_inside
 from experiments.parts.model_facts import facts_of_folder
-from experiments.parts.model_folder import ready_folder
+from experiments.parts.model_folder import ready_already, ready_folder
 from experiments.protocols import Host, ModelFacts, ModelSource
 from experiments.records import FailureKind
 
@@ -35,6 +35,11 @@ class PathModel(ModelSource):
         """The folder, or a linked copy with a converted tokenizer."""
         folder = self._folder(host)
         return ready_folder(host, folder, facts_of_folder(folder, name=self.display()))
+
+    def ready(self, host: Host) -> Path | None:
+        """The folder, if it needs no conversion of its tokenizer."""
+        folder = self._folder(host)
+        return ready_already(host, folder, facts_of_folder(folder, name=self.display()))
 
     def _folder(self, host: Host) -> Path:
         folder = allowed_path(self.path, host, FailureKind.BAD_MODEL, "model.path")

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from experiments.parts.examples import make_examples
 from experiments.protocols import Examples
+from experiments.records import ExperimentError, FailureKind
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 LABELS = tuple("0123456789")
 LEVELS = 16  # the largest pixel value
@@ -18,11 +28,8 @@ def digits(split: str) -> Examples:
 
     ``images`` is uint8 (N, 8, 8) with values 0..16. No image lies in two splits.
     """
-    import numpy as np
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    order = list(range(len(bunch.images)))
+    pixels, targets = _file()
+    order = list(range(len(pixels)))
     random.Random(19980701).shuffle(order)
     start, end = {
         "train": (0, TRAIN),
@@ -32,8 +39,21 @@ def digits(split: str) -> Examples:
     part = order[start:end]
     return make_examples(
         f"digits/{split}",
-        images=np.ascontiguousarray(bunch.images[part].astype(np.uint8)),
-        labels=[LABELS[int(bunch.target[i])] for i in part],
+        images=pixels[part],
+        labels=[LABELS[targets[i]] for i in part],
         total=len(part),
         notes=("8 x 8 images with 17 grey levels, shuffled with a fixed seed",),
     )
+
+
+@cache
+def _file() -> tuple[npt.NDArray[np.uint8], tuple[int, ...]]:
+    """(images, classes) of the file inside scikit-learn, read without importing it: that alone takes 100 MiB."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise ExperimentError(
+            FailureKind.BAD_DATASET, "the digits come with scikit-learn, which is not installed", field="dataset"
+        )
+    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    return table[:, :-1].reshape(-1, 8, 8).copy(), tuple(int(value) for value in table[:, -1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ def facts_of_folder(folder: Path, name: str | None = None, revision: str | None 
     """
     if not folder.is_dir():
         raise _bad(f"there is no folder {folder.name!r}", "Check the path; it must be a folder with config.json.")
+    stamps = tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir()) if p.is_file())
+    return _facts(folder, stamps, name or folder.name, revision)
+
+
+@lru_cache(maxsize=64)
+def _facts(folder: Path, _stamps: tuple[tuple[str, int, int], ...], name: str, revision: str | None) -> ModelFacts:
     config = read_config(folder)
     model_type = _model_type(config, folder)
     tensors = stored_tensors(folder)
@@ -51,7 +58,7 @@ def facts_of_folder(folder: Path, name: str | None = None, revision: str | None 
     heads = _first(both, _HEADS)
     quantization = config.get("quantization_config")
     return ModelFacts(
-        name=name or folder.name,
+        name=name,
         model_type=model_type,
         architectures=architectures,
         task=task_of(architectures),

@@ -16,34 +16,48 @@ _SLOW = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.mod
 _KEPT = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
+def ready_already(host: Host, folder: Path, facts: ModelFacts) -> Path | None:
+    """The folder that :func:`ready_folder` gives, if nothing is left to convert."""
+    if _complete(folder, facts):
+        return folder
+    made = Cache(host.cache).path("models", _key(folder))
+    return made if made.is_dir() else None
+
+
 def ready_folder(host: Host, folder: Path, facts: ModelFacts) -> Path:
     """``folder`` itself, or a linked copy in the cache with the tokenizer.json that it lacks.
 
     Raises:
         ExperimentError: ``bad_model`` if a text model has no tokenizer at all or an old one that can't be converted.
     """
-    if facts.image_size is not None and facts.vocab_size is None:
+    if _complete(folder, facts):
         return folder
-    if (folder / "tokenizer.json").is_file():
-        return folder
-    slow = [name for name in _SLOW if (folder / name).is_file()]
-    if not slow:
+    if not any((folder / name).is_file() for name in _SLOW):
         raise ExperimentError(
             FailureKind.BAD_MODEL,
             f"{facts.name} has no tokenizer (no tokenizer.json, none of the older files)",
             fix="Save the tokenizer beside the model: AutoTokenizer.from_pretrained(...).save_pretrained(folder).",
             field="model",
         )
-    files = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in sorted(folder.iterdir()) if _kept(p)}
-    key: dict[str, object] = {"folder": str(folder), "files": files}
 
     def make(target: Path) -> None:
-        for name in files:
-            _link(folder / name, target / name)
+        for path in folder.iterdir():
+            if _kept(path):
+                _link(path, target / path.name)
         _convert(target, facts.name)
 
-    ready, _ = Cache(host.cache).get("models", key, make)
+    ready, _ = Cache(host.cache).get("models", _key(folder), make)
     return ready
+
+
+def _complete(folder: Path, facts: ModelFacts) -> bool:
+    """True if there is a tokenizer.json, or the model takes images and needs none."""
+    return (facts.image_size is not None and facts.vocab_size is None) or (folder / "tokenizer.json").is_file()
+
+
+def _key(folder: Path) -> dict[str, object]:
+    files = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in sorted(folder.iterdir()) if _kept(p)}
+    return {"folder": str(folder), "files": files}
 
 
 def _kept(path: Path) -> bool:

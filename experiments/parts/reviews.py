@@ -17,6 +17,7 @@ _OUTER = "additional_resources/hutto_ICWSM_2014.tar.gz"
 _INNER = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
 LABELS = ("negative", "positive")
 TRAIN, VALIDATION = 5_632, 1_000  # rows; the rest is the test split
+_KEY: dict[str, object] = {"demo": "reviews", "version": VERSION}
 SPLITS = ("train", "validation", "test")
 
 
@@ -46,6 +47,11 @@ def reviews(host: Host, split: str) -> Examples:
     )
 
 
+def is_here(host: Host) -> bool:
+    """True if the snippets were fetched before."""
+    return Cache(host.cache).has("datasets", _KEY)
+
+
 def _text_file(host: Host) -> Path:
     def make(folder: Path) -> None:
         with tarfile.open(source_archive(host, DISTRIBUTION, VERSION)) as outer:
@@ -54,7 +60,7 @@ def _text_file(host: Host) -> Path:
                 content = cast("IO[bytes]", inner.extractfile(_INNER))
                 (folder / "snippets.tsv").write_bytes(content.read())
 
-    folder, _ = Cache(host.cache).get("datasets", {"demo": "reviews", "version": VERSION}, make)
+    folder, _ = Cache(host.cache).get("datasets", _KEY, make)
     return folder / "snippets.tsv"
 
 

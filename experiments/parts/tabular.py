@@ -19,6 +19,8 @@ from experiments.records import ExperimentError, FailureKind
 
 #: Rows drawn for a limit are the same in every run.
 SAMPLE_SEED = 0
+#: Files up to this size are read whole before an experiment is queued; larger ones by their heads.
+QUICK_BYTES = 16 << 20
 
 
 class Opened(Protocol):
@@ -113,6 +115,12 @@ def read_examples(
     if len(rows) < total:
         notes.append(f"{len(rows):,} of {total:,} rows drawn with seed {SAMPLE_SEED}, in file order")
     return _examples(name, roles, rows, total, notes)
+
+
+def check_columns(files: Sequence[Path], columns: Mapping[Role, str], task: Task) -> None:
+    """Raise ``bad_dataset`` if the files lack a column that ``task`` needs; reads little more than their heads."""
+    for path in files:
+        assign_roles(_open(path).columns, columns, task, path.name)
 
 
 def holds_split(path: Path, split: str) -> bool:
