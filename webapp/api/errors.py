@@ -88,8 +88,12 @@ def not_found(request: HttpRequest, path: str = "") -> HttpResponse:
 
 
 def enveloped(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """``view`` with the two errors that ninja answers before its own handlers: a wrong method, and its root."""
+    """``view`` with the two errors that ninja answers before its own handlers: a wrong method, and its root.
 
+    Whether a CSRF token is needed is the business of :mod:`webapp.api.auth`, where the kind of caller is known.
+    """
+
+    @csrf_exempt
     @wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:

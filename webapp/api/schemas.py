@@ -162,6 +162,10 @@ class ExperimentDetail(ExperimentState):
         )
 
 
+class StudyTrigger(Trigger):
+    """What made CI submit."""
+
+
 class StudyRow(BaseModel):
     """A study in a list."""
 
@@ -172,7 +176,7 @@ class StudyRow(BaseModel):
     baseline: str
     priority: int
     tags: list[str]
-    trigger: Trigger | None
+    trigger: StudyTrigger | None
     created_by: str | None
     created_via: str
     created_at: datetime
