@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.middleware.csrf import CsrfViewMiddleware
 from ninja.security import HttpBearer
 from ninja.security.apikey import APIKeyCookie
@@ -44,8 +44,8 @@ class Caller:
 class _Csrf(CsrfViewMiddleware):
     """Django's own check, whose refusal is a reason instead of a page."""
 
-    def _reject(self, request: HttpRequest, reason: str) -> str:  # type: ignore[override]
-        return reason
+    def _reject(self, request: HttpRequest, reason: str) -> HttpResponseForbidden:
+        return HttpResponseForbidden(reason)
 
     @classmethod
     def refusal(cls, request: HttpRequest) -> str | None:
@@ -53,8 +53,8 @@ class _Csrf(CsrfViewMiddleware):
         check = cls(lambda request: HttpResponse())
         check.process_request(request)
         request.csrf_processing_done = False  # type: ignore[attr-defined]
-        reason: str | None = check.process_view(request, lambda request: HttpResponse(), (), {})
-        return reason
+        refused = check.process_view(request, lambda request: HttpResponse(), (), {})
+        return refused.content.decode() if refused is not None else None
 
 
 class ApiKey(HttpBearer):

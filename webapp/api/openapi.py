@@ -28,7 +28,8 @@ class DescribedApi(NinjaAPI):
     def urls(self) -> tuple[list[URLResolver | URLPattern], str, str]:
         patterns, application, namespace = super().urls
         for pattern in patterns:
-            pattern.callback = enveloped(pattern.callback)
+            if isinstance(pattern, URLPattern):
+                pattern.callback = enveloped(pattern.callback)
         return patterns, application, namespace
 
     def get_openapi_schema(

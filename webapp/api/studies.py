@@ -66,7 +66,7 @@ def submit_study(
             description="The same key and body twice give the first study; another body under the key is a conflict.",
         ),
     ] = None,
-) -> Answer:
+) -> Answer[StudyDetail]:
     """The body is a spec, as JSON or YAML of at most 1 MB, with an optional `trigger`.
 
     Experiments that no known worker could run are created as failed, with the reason; the others are queued.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -125,6 +126,26 @@ def test_every_problem_is_named_by_its_path_and_nothing_is_created(api: Client) 
 def test_a_body_that_is_no_spec_is_refused_in_the_one_shape(api: Client, body: bytes, kind: str, status: int) -> None:
     problem(post(api, body, kind), status)
     assert not Study.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"a: [" + b"1," * 490_000 + b"]", "application/yaml", 400),
+        (b"a: [" + b"1," * 90_000 + b"]", "application/yaml", 422),
+        (json.dumps({f"k{n}": 1 for n in range(70_000)}).encode(), "application/json", 422),
+        (json.dumps({**SPEC, "workload": {"batch_sizes": [-1] * 200_000}}).encode(), "application/json", 422),
+    ],
+    ids=["a million tokens", "a long list", "unknown fields", "many problems"],
+)
+def test_a_hostile_body_of_less_than_1_mb_costs_neither_minutes_nor_a_huge_answer(
+    api: Client, body: bytes, kind: str, status: int
+) -> None:
+    started = time.monotonic()
+    response = post(api, body, kind)
+    problem(response, status)
+    assert time.monotonic() - started < 15
+    assert len(response.content) < 50_000
 
 
 @pytest.mark.parametrize("text", ["\\u0000", "\\ud800"])
