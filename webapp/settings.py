@@ -134,6 +134,7 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 
 STATIC_URL = "/static/"
 STATIC_ROOT = STEELYARD_HOME / "static"
+STATIC_ROOT.mkdir(exist_ok=True)  # whitenoise looks there even where the finders serve
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
     "webapp.core.finders.PlotlyFinder",

@@ -24,6 +24,8 @@ BEAT_S = 1.0
 FLUSH_S = 0.5
 #: Between SIGTERM and SIGKILL. With the beat, a cancel ends within ten seconds.
 GRACE_S = 5.0
+#: The same where the worker itself is stopping, which has ten seconds for everything.
+STOPPING_GRACE_S = 3.0
 #: The engine watches its own limits and says so itself; this is for an engine that can't.
 MEMORY_BEATS = 3
 TIMEOUT_SLACK_S = 15.0
@@ -134,9 +136,11 @@ class Supervision:
                 ready.register(descriptor, selectors.EVENT_READ, name)
             cause = self._watch(engine, ready, began)
             if cause != "exited":
-                self._end(engine, ready)
-            process_tree.kill_descendants()
+                self._end(engine, ready, min(self._grace_s, STOPPING_GRACE_S) if cause == "stopping" else self._grace_s)
+            if engine.poll() is None:
+                engine.kill()
             code = engine.wait()
+            process_tree.kill_descendants()
             self._drain(ready)
             os.close(exit_fd)
         self._flush()
@@ -181,10 +185,10 @@ class Supervision:
                 return "stale"
         return None
 
-    def _end(self, engine: subprocess.Popen[bytes], ready: selectors.BaseSelector) -> None:
+    def _end(self, engine: subprocess.Popen[bytes], ready: selectors.BaseSelector, grace_s: float) -> None:
         """SIGTERM to the engine, which ends its own; after the grace SIGKILL to whatever is left of the tree."""
         engine.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace_s
+        deadline = time.monotonic() + grace_s
         while (left := deadline - time.monotonic()) > 0:
             if "exit" in self._read(ready, left):
                 return

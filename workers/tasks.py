@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import structlog
+from django.conf import settings
 
 from webapp.core import process_tree
 from webapp.core.errors import StaleWrite
@@ -20,17 +22,29 @@ log = structlog.get_logger(__name__)
 @app.task(name=queue.RUN_ATTEMPT, ignore_result=True)  # type: ignore[untyped-decorator]
 def run_attempt(attempt_id: int, number: int) -> None:
     """Run one attempt; a second delivery finds it claimed and does nothing."""
+    execute(attempt_id, number)
+
+
+def execute(attempt_id: int, number: int, engine: Sequence[str] = ()) -> bool:
+    """Claim an attempt, run it in a supervisor's process, and see to it that it has an end; False if not claimed.
+
+    Args:
+        attempt_id: of the attempt.
+        number: of the attempt.
+        engine: another command that speaks the engine's protocol, for tests.
+    """
     name = this_worker().name
     attempt = services.attempt_claim(
         attempt_id=attempt_id, number=number, worker_name=name, log=f"{attempt_id // 1000}/{attempt_id}-{number}.log"
     )
     if attempt is None:
         log.info("attempt_refused", attempt=attempt_id, number=number)
-        return
-    # The supervisor is a process of its own: it adopts orphans, and no signal to Celery's pool can cut it short.
+        return False
+    # A process of its own: it adopts orphans, and no signal to Celery's pool can cut it short.
     code = subprocess.run(
-        [sys.executable, "-m", "workers.supervisor", str(attempt_id), str(number)],
+        [sys.executable, "-m", "workers.supervisor", str(attempt_id), str(number), *engine],
         env=environment_of(attempt_id, number, name),
+        cwd=settings.BASE_DIR,
         stdin=subprocess.DEVNULL,
         check=False,
     ).returncode
@@ -43,3 +57,4 @@ def run_attempt(attempt_id: int, number: int) -> None:
             )
         except StaleWrite:
             log.info("attempt_had_ended", attempt=attempt_id, number=number)
+    return True

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pytest_django.fixtures import SettingsWrapper
+from pytest_django.fixtures import Settings
 
 from webapp.runs import queue
 
 
 @pytest.fixture(autouse=True)
-def _own_home(settings: SettingsWrapper, tmp_path: Path) -> Iterator[None]:
+def _own_home(settings: Settings, tmp_path: Path) -> Iterator[None]:
     """State below the test's folder, and a broker that is not there: the database alone must be enough."""
     settings.STEELYARD_HOME = tmp_path / "home"
     settings.LOG_ROOT = tmp_path / "home" / "logs"

@@ -65,6 +65,11 @@ class Service:
         self._starts.append(time.monotonic())
 
     @property
+    def pid(self) -> int:
+        """Its process, 0 if it was not started."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
     def dead(self) -> bool:
         """True if it was started and has ended."""
         return self._process is not None and self._process.poll() is not None
@@ -143,6 +148,7 @@ class Household:
         """Start again whatever has died, and collect adopted orphans."""
         for service in self._services:
             service.revive()
+        process_tree.collect_zombies(keep=[service.pid for service in self._services])
 
     def stop(self) -> None:
         """End all, the newest first, then every descendant that is left."""

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 import psutil
@@ -97,11 +97,12 @@ def marked(mark: Mapping[str, str]) -> list[psutil.Process]:
     return found
 
 
-def collect_zombies() -> None:
-    """Wait for every child that has ended."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
+def collect_zombies(*, keep: Collection[int] = ()) -> None:
+    """Wait for every child that has ended, but for those whose end someone else waits for."""
+    for child in psutil.Process().children():
+        with suppress(ChildProcessError, psutil.NoSuchProcess):
+            if child.pid not in keep and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -38,8 +38,15 @@ def configure(app: Celery) -> Celery:
 
 @cache
 def producer() -> Celery:
-    """The application that sends; it runs nothing."""
-    return configure(Celery("steelyard"))
+    """The application that sends; it runs nothing, and gives up at once where no broker is: a page waits for it."""
+    app = configure(Celery("steelyard"))
+    app.conf.broker_transport_options = {
+        **app.conf.broker_transport_options,
+        "max_retries": 1,
+        "interval_start": 0,
+        "interval_step": 0,
+    }
+    return app
 
 
 def send_attempt(*, worker_name: str, attempt_id: int, number: int) -> bool:

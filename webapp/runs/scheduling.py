@@ -217,7 +217,8 @@ def tick(*, actor: str) -> bool:
         log.info("tick_raced", reason=str(lost))
         return False
     for worker_name, attempt_id, number in messages:
-        queue.send_attempt(worker_name=worker_name, attempt_id=attempt_id, number=number)
+        if not queue.send_attempt(worker_name=worker_name, attempt_id=attempt_id, number=number):
+            break  # no broker: a later tick sends all of them again
     return True
 
 

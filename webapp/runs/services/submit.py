@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from experiments.preflight import Preflight, preflight, senseless
 from experiments.protocols import Host
 from experiments.records import Failure
 from experiments.spec import ExperimentSpec, Problem, StudySpec
@@ -18,9 +19,6 @@ from webapp.core.errors import Conflict, Invalid
 from webapp.runs import scheduling, selectors
 from webapp.runs.models import Event, Experiment, IdempotencyKey, Status, Study
 from webapp.runs.services.transitions import transition
-
-if TYPE_CHECKING:
-    from experiments.preflight import Preflight
 
 
 def study_submit(
@@ -46,7 +44,8 @@ def study_submit(
 
     Raises:
         Forbidden: the person may not submit.
-        Invalid: a local path outside the folders that this server offers.
+        Invalid: a recipe that makes no sense for any model, or a local path outside the folders that this server
+            offers; nothing is created.
         Conflict: the key was used for another body.
     """
     if user is not None:
@@ -57,6 +56,7 @@ def study_submit(
             raise Invalid("an Idempotency-Key has 1 to 200 characters")
         if (first := _replay(team, idempotency_key, body)) is not None:
             return first
+    _refuse_senseless(spec)
     _refuse_paths(spec)
     points = [(point, preflight_of(point)) for point in spec.expand()]
     try:
@@ -76,8 +76,6 @@ def study_submit(
 
 def preflight_of(spec: ExperimentSpec) -> Preflight:
     """What is known of an experiment before it is queued, with this server's folders and the live workers' devices."""
-    from experiments.preflight import preflight
-
     return preflight(spec, host(), tuple(selectors.live_devices()))
 
 
@@ -159,6 +157,16 @@ def _replay(team: Team, key: str, body: str) -> Study | None:
     if found.body_sha256 != body:
         raise Conflict("this Idempotency-Key was used for another request; use a new key for a new study")
     return found.study
+
+
+def _refuse_senseless(spec: StudySpec) -> None:
+    problems = [
+        Problem(path=f"experiments.{index}.recipe", message=why)
+        for index, variant in enumerate(spec.experiments)
+        if (why := senseless(variant)) is not None
+    ]
+    if problems:
+        raise Invalid(str(problems[0]), fields=problems)
 
 
 def _refuse_paths(spec: StudySpec) -> None:
