@@ -79,6 +79,7 @@ class _Builder:
         files, work = folder / "files", folder / "work"
         files.mkdir()
         work.mkdir()
+        prepared = Pack(Path(pack))
         step_adapter: TypeAdapter[Technique] = TypeAdapter(catalog.union("technique"))
         steps = [step_adapter.validate_python(step) for step in recipe]
         target: Runtime = TypeAdapter(catalog.union("runtime")).validate_python(runtime)
@@ -95,6 +96,7 @@ class _Builder:
             isa=tuple(isa),
             log=lambda message: self._tell(message, None),
             progress=lambda fraction: self._tell("", fraction),
+            probe=prepared.probe(),
         )
         planned = plan(steps, target)
         if isinstance(planned, str):
@@ -103,7 +105,6 @@ class _Builder:
         set_up(device, threads)
         _seed(seed)
         module = load_module(Path(source), task)
-        prepared = Pack(Path(pack))
 
         def probe(session: Session, name: str) -> None:
             (folder / name).mkdir()

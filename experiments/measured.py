@@ -87,8 +87,7 @@ class _Measured:
         self._session = loaded.open(Path(folder), device, threads)
         self._task = task
         self._pack = Pack(Path(pack))
-        # In memory, so that timing never waits for the disk.
-        self._requests = {name: np.array(array) for name, array in self._pack.requests().items()}
+        self._requests = self._pack.requests()  # in memory, so that timing never waits for the disk
         self._new_tokens = new_tokens
         self._cuda = device == "cuda"
         return {

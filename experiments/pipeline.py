@@ -393,6 +393,7 @@ class _Run:
             ceilings=self._ceilings,
             work=self._candidate.work,
             dtype=self._candidate.record.dtype,
+            devices=self.environment.devices if self.environment else (),
         )
         self._conclude({"latency", "memory", "size", "cost", "limit"})
 

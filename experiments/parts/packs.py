@@ -3,7 +3,7 @@
 A pack is made without torch from a model's tokenizer and a dataset, and is content-addressed. Baseline and candidate
 read the same pack, so they answer the same examples; the measured process needs neither tokenizer nor dataset.
 
-Files of a pack (all ``.npy``, loaded as memory maps):
+Files of a pack (all arrays ``.npy``):
 
 * ``eval.json`` and ``eval_{i}_{input}.npy``: batches for quality, in a fixed order and composition.
 * ``probe_{input}.npy``: up to 8 examples in one padded batch, for the canary and the round trip.
@@ -13,6 +13,7 @@ Files of a pack (all ``.npy``, loaded as memory maps):
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,15 +75,15 @@ class Pack:
             for index, entry in enumerate(json.loads(path.read_text())):
                 yield self._arrays(f"eval_{index}"), entry
 
-    def targets(self) -> npt.NDArray[np.int64] | None:
-        """Class indices in the model's order, one per example, or None."""
+    def targets(self) -> npt.NDArray[Any] | None:
+        """One per example: class indices in the model's order (int64) or scores of pairs (float64); or None."""
         path = self.folder / "targets.npy"
         return np.load(path) if path.exists() else None
 
     def _arrays(self, prefix: str) -> Arrays:
         found = {}
         for path in sorted(self.folder.glob(f"{prefix}_*.npy")):
-            found[path.stem.removeprefix(f"{prefix}_")] = np.load(path, mmap_mode="r")
+            found[path.stem.removeprefix(f"{prefix}_")] = np.load(path)
         return found
 
 
@@ -114,7 +115,8 @@ def make_pack(
         manifest |= _images(writer, model, facts, examples, seed)
     else:
         tokenizer = load_tokenizer(model)
-        manifest["tokenizer_sha256"] = _tokenizer_hash(tokenizer)
+        manifest["tokenizer_sha256"] = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+        manifest["vocab_size"] = tokenizer.get_vocab_size(with_added_tokens=True)
         specials = tokenizer.encode("").ids if task != "text-generation" else []
         manifest |= _requests(writer, tokenizer, specials, facts, examples, workload, seed)
         if examples is None:
@@ -190,12 +192,6 @@ def class_targets(examples: Examples, facts: ModelFacts) -> tuple[npt.NDArray[np
     return np.array([index[name] for name in examples.labels], dtype=np.int64), known
 
 
-def _tokenizer_hash(tokenizer: Tokenizer) -> str:
-    import hashlib
-
-    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-
-
 def _pad(rows: list[list[int]], pad: int, types: list[list[int]] | None) -> Arrays:
     """Right-padded int64 arrays of the rows (batch, longest)."""
     width = max(len(row) for row in rows)
@@ -243,7 +239,7 @@ def _texts(
     picked = [every[i] for i in order[:: max(1, len(order) // PROBE)][:PROBE]]
     writer.batch("probe", _pad([e.ids for e in picked], pad, [e.type_ids for e in picked] if typed else None))
     if examples.scores is not None and examples.pairs is not None:
-        writer.save("scores", np.array(examples.scores, dtype=np.float64))
+        writer.save("targets", np.array(examples.scores, dtype=np.float64))
     return {
         "protocol": f"{len(examples)} examples, truncated to {length} tokens ({truncated} were longer), "
         f"batches of {EVAL_BATCH} by length, padding masked",
