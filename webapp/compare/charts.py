@@ -17,7 +17,7 @@ from experiments.protocols import MetricDefinition
 from experiments.records import Report, StudyReport
 from experiments.verdict import at_batch
 from webapp.compare.pareto import Axis, frontier
-from webapp.compare.points import definition, metrics_of
+from webapp.compare.points import COMPARED_BY, definition, metrics_of
 from webapp.compare.table import text_of
 from webapp.core import formatting
 
@@ -69,7 +69,7 @@ def _axis(title: str = "", *, log: bool = False, **extra: Any) -> dict[str, Any]
         **extra,
     }
     if log:
-        axis |= {"type": "log", "dtick": "D1", "tickformat": "~r", "minor": {"showgrid": False}}
+        axis |= {"type": "log", "dtick": "D2", "tickformat": "~r", "minor": {"showgrid": False}}
     return axis
 
 
@@ -120,6 +120,8 @@ def pareto(report: StudyReport, x: str, y: str, batch: int | None, sweet: str | 
             }
         )
     ordered = sorted(shown, key=lambda n: shown[n])
+    range_x = _range([p[0] for p in shown.values()], log_x, 0.12)
+    ends_y = [p[1] for p in shown.values()]
     few = len(ordered) <= MAX_LABELS
     for place, name in enumerate(ordered):
         is_baseline, is_sweet = name == report.baseline, name == sweet
@@ -132,6 +134,7 @@ def pareto(report: StudyReport, x: str, y: str, batch: int | None, sweet: str | 
             colour, symbol, size = "var(--brass)", "star", 16
         note = " (baseline)" if is_baseline else " (sweet spot)" if is_sweet else ""
         labelled = few or is_baseline or is_sweet or name in best
+        side = "right" if _share(shown[name][0], range_x, log_x) < 0.62 else "left"
         report_of = next(e for e in report.experiments if e.experiment == name)
         trace: dict[str, Any] = {
             "type": "scatter",
@@ -141,23 +144,28 @@ def pareto(report: StudyReport, x: str, y: str, batch: int | None, sweet: str | 
             "text": [plain(names[name] + note)],
             "hovertext": [_hover(name, report_of, (across, up), batch)],
             "hoverinfo": "text",
-            "textposition": "top center" if place % 2 == 0 else "bottom center",
+            "textposition": f"{'top' if place % 2 == 0 else 'bottom'} {side}",
             "textfont": {"color": "var(--ink)" if labelled else "var(--soft)", "size": 12},
             "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"color": colour, "width": 2}},
             "cliponaxis": False,
             "name": plain(name),
-            "meta": {"experiment": name},
+            "meta": {"experiment": name, "marked": is_baseline or is_sweet or name in best},
         }
         for direction, metric, factor in (("x", x, fx), ("y", y, fy)):
-            bars = _error(report_of, metric, batch, factor)
+            bars = None if is_baseline else _error(report_of, metric, batch, factor)
             if bars:
                 trace[f"error_{direction}"] = {**bars, "color": colour, "thickness": 1, "width": 3}
+                if direction == "y":
+                    ends_y += [shown[name][1] + bars["array"][0], shown[name][1] - bars["arrayminus"][0]]
         traces.append(trace)
+    range_y = _range([v for v in ends_y if v > 0 or not log_y], log_y, 0.12)
     figure = {
         "data": traces,
         "layout": _layout(
-            xaxis=_axis(_axis_title(across, log_x), log=log_x, range=_range([p[0] for p in shown.values()], log_x)),
-            yaxis=_axis(_axis_title(up, log_y), log=log_y, range=_range([p[1] for p in shown.values()], log_y, 0.18)),
+            xaxis=_axis(_axis_title(across, log_x), log=log_x, range=range_x),
+            yaxis=_axis(
+                _axis_title(up, log_y), log=log_y, range=range_y
+            ),
             hovermode="closest",
             meta={"x": x, "y": y, "xFactor": fx, "yFactor": fy},
         ),
@@ -211,7 +219,10 @@ def _hover(name: str, report: Report, metrics: Sequence[MetricDefinition], batch
 
 
 def _error(report: Report, metric: str, batch: int | None, factor: float) -> dict[str, Any] | None:
-    found = at_batch(report, metric, batch)
+    """How far the value may be off: beside the baseline where a paired difference says so, else by itself."""
+    found = at_batch(report, COMPARED_BY.get(metric, ""), batch)
+    if found is None or definition(found.metric).unit == "x":
+        found = at_batch(report, metric, batch)
     if found is None or found.interval is None or found.value is None:
         return None
     return {
@@ -236,6 +247,14 @@ def _range(values: Sequence[float], log: bool, margin: float = 0.12) -> list[flo
         low, high = math.log10(low), math.log10(high)
     spread = (high - low) or (abs(high) * 0.2) or 1.0
     return [low - spread * margin, high + spread * margin]
+
+
+def _share(value: float, span: list[float] | None, log: bool) -> float:
+    """Where ``value`` lies between the ends of an axis, 0 to 1."""
+    if span is None:
+        return 0.5
+    at = math.log10(value) if log else value
+    return (at - span[0]) / ((span[1] - span[0]) or 1.0)
 
 
 def _pareto_summary(
@@ -455,7 +474,7 @@ def cost(report: StudyReport, batch: int | None) -> Chart | None:
                 }
             ],
             "layout": _layout(
-                xaxis=_axis("US dollars: less is better", rangemode="tozero"),
+                xaxis=_axis("US dollars: less is better", rangemode="tozero", exponentformat="none", nticks=5),
                 yaxis=_axis(tickfont={"color": "var(--ink)"}),
                 height=_height(len(rows)),
             ),

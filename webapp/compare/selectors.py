@@ -32,6 +32,12 @@ class Comparison:
     conditions: tuple[str, ...]
 
     @property
+    def headline(self) -> tuple[str, str]:
+        """The verdict's first sentence, and the rest."""
+        first, dot, rest = self.report.verdict.partition(". ")
+        return first + ("." if dot else ""), rest
+
+    @property
     def succeeded(self) -> tuple[Report, ...]:
         """The experiments that have numbers."""
         return tuple(e for e in self.report.experiments if e.status == "succeeded")
@@ -54,6 +60,7 @@ def comparison(report: StudyReport, *, batch: int | None = None, x: str = "", y:
     if default is not None:
         x = x if x in known else default[0]
         y = y if y in known and y != x else next(n for n in (default[1], default[0]) if n != x)
+    enough = sum(e.status == "succeeded" for e in report.experiments) > 1
     best = sweet_spot(report, batch)
     sweet = best.experiment if best else None
     offered = limits.limits(report, batch)
@@ -64,7 +71,7 @@ def comparison(report: StudyReport, *, batch: int | None = None, x: str = "", y:
         batches=tuple(batches),
         sweet=sweet,
         table=table(report, batch, sweet),
-        pareto=charts.pareto(report, x, y, batch, sweet) if default is not None else None,
+        pareto=charts.pareto(report, x, y, batch, sweet) if default is not None and enough else None,
         x=x,
         y=y,
         axes=tuple(axes),

@@ -121,6 +121,7 @@ def noise_floor(report: StudyReport, batch: int | None) -> Interval | None:
 def table(report: StudyReport, batch: int | None, sweet: str | None = None) -> Table:
     """The table of a study at one batch size; ``sweet`` names the row to mark."""
     found = [d for d in metrics_of(report.experiments) if d.name not in _BELOW]
+    found.sort(key=lambda d: (d.name not in SHOWN, SHOWN.index(d.name) if d.name in SHOWN else 0))
     baseline = baseline_of(report)
     floor = noise_floor(report, batch)
     short = formatting.labels(e.experiment for e in report.experiments)
@@ -189,8 +190,7 @@ def _cell(
         trend = "" if is_baseline else _by_interval(found.interval, 1.0, higher_is_better=True)
         return Cell(
             column.metric,
-            formatting.ratio(found.value),
-            detail=_interval_text(found, metric),
+            _ratio_text(found.value, found.interval),
             trend=trend,
             value=found.value,
             forest=forest.forest(axis, found.value, found.interval, floor),
@@ -198,7 +198,9 @@ def _cell(
         )
     detail, trend = _beside_baseline(metric, report, baseline, batch, found)
     if is_baseline or not detail:
-        detail, trend = _interval_text(found, metric), ""
+        trend = ""
+    if is_baseline or not detail or COMPARED_BY.get(metric.name) in SPEEDUPS:
+        detail = _interval_text(found, metric)  # the ratio has a column of its own
     return Cell(
         column.metric, text_of(found, metric), detail=detail, trend=trend, value=found.value, shown=column.shown
     )
@@ -230,7 +232,7 @@ def _beside_baseline(
     compared = at_batch(report, COMPARED_BY.get(metric.name, ""), batch)
     if compared is not None and compared.value is not None:
         meaning = definition(compared.metric, compared.unit)
-        if compared.unit == "x":
+        if meaning.unit == "x":
             trend = _by_interval(compared.interval, 1.0, meaning.higher_is_better)
             if compared.interval is None:
                 trend = _exact(metric, compared.value, 1.0)
@@ -249,7 +251,7 @@ def _ratio_text(value: float, interval: Interval | None) -> str:
 
 def _points_text(difference: Measurement) -> str:
     """A difference of shares in percentage points, other differences in their unit."""
-    factor, unit = (100.0, " pt") if difference.unit == "share" else (1.0, "")
+    factor, unit = (100.0, " pt") if definition(difference.metric, difference.unit).unit == "share" else (1.0, "")
     assert difference.value is not None
     text = f"{formatting.signed(difference.value * factor, decimals=1)}{unit}"
     if difference.interval is None:

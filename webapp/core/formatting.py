@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

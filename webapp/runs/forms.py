@@ -305,12 +305,18 @@ class StudyForm:
     # -------------------------------------------------------------------------------------------------- helpers
 
     def _sources(self, rows: str, key: str) -> list[SourceChoice]:
+        title = {"model": "Model", "dataset": "Data"}[key]
         return [
             SourceChoice(
                 row["name"],
                 row["title"],
                 row["summary"] or row["schema"].get("description", ""),
-                tuple(self._group(row["schema"], f"{key}.{row['name']}", key)),
+                tuple(
+                    replace(field, label=f"{title} {field.label.lower()}") if field.required else field
+                    for field in sorted(
+                        self._group(row["schema"], f"{key}.{row['name']}", key), key=lambda field: not field.required
+                    )
+                ),
             )
             for row in self._catalogue[rows]
         ]

@@ -33,7 +33,7 @@ def rows(report: Report) -> list[MeasuredRow]:
 
 def _row(m: Measurement) -> MeasuredRow:
     metric = definition(m.metric, m.unit)
-    shown = formatting.scale(m.unit, metric.group)
+    shown = formatting.scale(metric.unit, metric.group)
     interval = ""
     if m.interval is not None:
         interval = formatting.bracket(m.interval.low * shown.factor, m.interval.high * shown.factor)
@@ -42,7 +42,7 @@ def _row(m: Measurement) -> MeasuredRow:
         title=metric.title,
         definition=metric.definition,
         at=", ".join(f"{key.replace('_', ' ')} {value}" for key, value in m.at.items()),
-        value=m.reason or "undefined" if m.value is None else formatting.number(m.value * shown.factor, 4),
+        value=m.reason or "undefined" if m.value is None else formatting.number(m.value * shown.factor),
         unit="" if m.value is None else shown.unit,
         interval=interval,
         n=f"{m.n:,}" if m.n is not None else "",

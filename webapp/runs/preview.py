@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from experiments.preflight import Preflight
 from experiments.records import Failure
 from experiments.spec import Problem, SpecError, StudySpec, parse
+from webapp.core import formatting
 from webapp.runs.forms import Pair, StudyForm
 from webapp.runs.services.submit import preflight_of
 
@@ -24,6 +25,17 @@ class Point:
     preflight: Preflight
 
     @property
+    def needs(self) -> str:
+        """Memory, disk and time, as far as they are known before it runs."""
+        needs = self.preflight.needs
+        parts = []
+        if needs.memory_bytes is not None:
+            parts.append(f"{formatting.number(needs.memory_bytes / 2**30, 2)} GiB")
+        if needs.seconds is not None:
+            parts.append(f"{formatting.duration(needs.seconds)} or more")
+        return ", ".join(parts) or "not known yet"
+
+    @property
     def refusal(self) -> Failure | None:
         """Why it can't be done, or None."""
         return self.preflight.failures[0] if self.preflight.failures else None
@@ -37,6 +49,24 @@ class StudyPreview:
     total: int = 0
     problems: tuple[Problem, ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """What is known of the model, in a line."""
+        facts = next((p.preflight.facts for p in self.points if p.preflight.facts), None)
+        if facts is None:
+            return ""
+        parts = [facts.task or "", facts.dtype, f"{formatting.count(facts.parameters)} parameters"]
+        parts.append(formatting.size(facts.weights_bytes))
+        if facts.max_length:
+            parts.append(f"up to {facts.max_length:,} tokens")
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def seconds(self) -> float | None:
+        """At least this long for all of them, one after another."""
+        known = [p.preflight.needs.seconds for p in self.points if p.refusal is None]
+        return sum(s for s in known if s is not None) if any(s is not None for s in known) else None
 
     @property
     def more(self) -> int:

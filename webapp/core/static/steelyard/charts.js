@@ -16,6 +16,23 @@ function resolve(value) {
   return value;
 }
 
+// On a phone only the points that matter carry their names, and long names of bars go over two lines.
+function narrow(data, layout) {
+  layout.margin = { ...layout.margin, l: 44, r: 8 };
+  for (const trace of data) {
+    if (trace.meta && !trace.meta.marked) trace.mode = "markers";
+    if (trace.orientation === "h" && Array.isArray(trace.y)) trace.y = trace.y.map(folded);
+  }
+}
+
+function folded(name) {
+  if (typeof name !== "string" || name.length <= 14 || name.includes("&")) return name;
+  const middle = name.length / 2;
+  const places = [...name.matchAll(/[-\s_.]/g)].map((found) => found.index + 1);
+  const at = places.sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle))[0] ?? Math.round(middle);
+  return `${name.slice(0, at)}<br>${name.slice(at)}`;
+}
+
 const drawn = new Map(); // element -> figure with symbolic colours
 
 const config = {
@@ -28,7 +45,7 @@ const config = {
 export async function draw(element, figure) {
   drawn.set(element, figure);
   const { data, layout } = resolve(figure);
-  if (element.clientWidth < 560 && layout.yaxis && layout.margin) layout.margin = { ...layout.margin, l: 44, r: 8 };
+  if (element.clientWidth < 560) narrow(data, layout);
   await window.Plotly.react(element, data, layout, { ...config, toImageButtonOptions: { ...config.toImageButtonOptions, filename: element.dataset.chart } });
   element.setAttribute("aria-busy", "false");
 }
@@ -48,7 +65,17 @@ function plotly() {
     const script = document.createElement("script");
     script.src = source.content;
     script.nonce = source.nonce;
-    script.addEventListener("load", done);
+    // The bundle adds style elements while it loads; they get this page's nonce, so that the policy needs no exception.
+    const create = Document.prototype.createElement;
+    document.createElement = function (name, ...rest) {
+      const element = create.call(this, name, ...rest);
+      if (String(name).toLowerCase() === "style") element.nonce = source.nonce;
+      return element;
+    };
+    script.addEventListener("load", () => {
+      delete document.createElement;
+      done();
+    });
     script.addEventListener("error", () => failed(new Error("the chart library did not load")));
     document.head.append(script);
   });

@@ -27,7 +27,19 @@ if (form) {
       } else input.removeAttribute("aria-invalid");
     }
   };
-  document.addEventListener("htmx:afterSettle", marks);
+  // A pair that can't be done with this model and device can't be ticked; why stands beside it.
+  const refusals = () => {
+    let changed = false;
+    for (const why of form.querySelectorAll("[data-refusal]")) {
+      const box = document.getElementById(why.dataset.refusal);
+      const refused = why.textContent.trim() !== "";
+      if (box.disabled === refused) continue;
+      box.disabled = refused;
+      changed ||= box.checked;
+    }
+    if (changed) form.dispatchEvent(new Event("change", { bubbles: true }));
+  };
+  document.addEventListener("htmx:afterSettle", () => { marks(); refusals(); });
   marks();
 }
 

@@ -49,6 +49,24 @@ addEventListener("pageshow", (event) => {
   }
 });
 
+// A choice that needs no button where there is a script.
+for (const button of document.querySelectorAll("[data-hide]")) button.hidden = true;
+document.addEventListener("htmx:load", (event) => {
+  for (const button of event.detail.elt.querySelectorAll?.("[data-hide]") ?? []) button.hidden = true;
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+});
+
+// A part that refreshes by itself stays still while somebody uses it: focus, a selection or an open question in it.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const part = event.detail.elt;
+  if (!part.matches("[data-still]")) return;
+  const selection = document.getSelection();
+  const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+  if (selecting || part.contains(document.activeElement) || document.querySelector("dialog[open]")) event.preventDefault();
+});
+
 const offline = document.getElementById("offline");
 document.addEventListener("htmx:sendError", () => { offline.hidden = false; });
 document.addEventListener("htmx:responseError", () => { offline.hidden = false; });
