@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from django.db import connection
 
 from experiments.records import Event as EngineEvent
 from experiments.records import Failure, FailureKind
 from tests import factories
+from tests.webapp.threads import at_once
 from webapp.core.errors import StaleWrite
 from webapp.runs import services
 from webapp.runs.models import Attempt, AttemptReport, Event, Experiment, MeasurementRow
@@ -163,23 +160,6 @@ def test_every_change_has_actor_time_and_reason() -> None:
         ("experiment", "succeeded"),
     ]
     assert all(c.actor and c.at and c.data["reason"] for c in changes)
-
-
-def at_once(call: Callable[[], Any], threads: int) -> list[Any]:
-    """The results of ``threads`` calls that begin together; an exception is a result."""
-    gate = threading.Barrier(threads)
-
-    def run() -> Any:
-        gate.wait()
-        try:
-            return call()
-        except Exception as error:
-            return error
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(threads) as pool:
-        return [future.result() for future in [pool.submit(run) for _ in range(threads)]]
 
 
 @pytest.mark.django_db(transaction=True)

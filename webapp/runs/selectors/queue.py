@@ -69,7 +69,7 @@ def queue_snapshot(team: Team | None = None) -> QueueSnapshot:
     alive = list(
         Attempt.objects.filter(status__in=scheduling.ALIVE)
         .select_related("experiment", "experiment__study", "team")
-        .order_by("claimed_at", "pk")
+        .order_by("pk")
     )
     by_id = {attempt.pk: attempt for attempt in alive}
     holders = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models.functions import Cast, StrIndex
 
 from webapp.accounts.models import Team
 from webapp.core.errors import Invalid, NotFound
@@ -127,8 +129,14 @@ def _filtered(rows: QuerySet[Study], wanted: StudyFilter) -> QuerySet[Study]:
     if wanted.text:
         rows = rows.filter(name__icontains=wanted.text)
     if wanted.tag:
-        # JSON text of the tag within the list's text: both databases can do it, and tags are short.
-        rows = rows.filter(pk__in=_with_tag(rows, wanted.tag))
+        # The tag's own JSON, quotes included, within the list's JSON: exact, and both databases can do it.
+        text = Cast("tags", TextField())
+        shapes = {json.dumps(wanted.tag), json.dumps(wanted.tag, ensure_ascii=False)}
+        found = Q()
+        for number, shape in enumerate(sorted(shapes)):
+            rows = rows.annotate(**{f"_tag{number}": StrIndex(text, Value(shape))})
+            found |= Q(**{f"_tag{number}__gt": 0})
+        rows = rows.filter(found)
     if wanted.via:
         rows = rows.filter(created_via=wanted.via)
     for key in ("repository", "branch", "commit"):
@@ -137,10 +145,6 @@ def _filtered(rows: QuerySet[Study], wanted: StudyFilter) -> QuerySet[Study]:
     if wanted.status:
         rows = _with_status(rows, wanted.status)
     return rows
-
-
-def _with_tag(rows: QuerySet[Study], tag: str) -> list[int]:
-    return [pk for pk, tags in rows.exclude(tags=[]).values_list("pk", "tags") if tag in tags]
 
 
 def _with_status(rows: QuerySet[Study], status: str) -> QuerySet[Study]:
