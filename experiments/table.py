@@ -153,7 +153,7 @@ def _table(study: StudyReport) -> _Table:
             if generation:
                 row.append(_cell(at_batch(report, "output_tokens_per_s", batch)))
             row += [
-                _cell(at_batch(report, "rss_tree_peak", batch), _MIB),
+                _cell(at_batch(report, "rss_tree_peak_bytes", batch), _MIB),
                 _cell(report.find("artifact_bytes"), _MB),
                 _score(report.find(score)) if score else NONE,
                 _fidelity(report),
@@ -203,7 +203,9 @@ def _score(found: Measurement | None) -> str:
 
 def _fidelity(report: Report) -> str:
     parts = []
-    agreement, divergence, cosine = (report.find(n) for n in ("top1_agreement", "kl_divergence_mean", "cosine_mean"))
+    agreement, divergence, cosine = (
+        report.find(n) for n in ("top1_agreement", "kl_divergence_mean", "cosine_to_baseline")
+    )
     if agreement is not None and agreement.value is not None:
         parts.append(f"{significant(agreement.value * 100)} % agree")
     if divergence is not None and divergence.value is not None:

@@ -18,6 +18,9 @@ SCORES: dict[str, bool] = {
 }
 SPEED = "speedup_p50"
 
+#: Score -> its paired comparison with the baseline, and the value that means no difference.
+COMPARED: dict[str, tuple[str, float]] = {"accuracy": ("accuracy_delta", 0.0), "perplexity": ("perplexity_ratio", 1.0)}
+
 #: A drop of the score that counts as kept even where it can be told apart: one point, or 2 % of a perplexity.
 POINT = 0.01
 SHARE = 0.02
@@ -63,10 +66,11 @@ def quality(report: Report, study: StudyReport) -> Quality | None:
         if mine is None or theirs is None or mine.value is None or theirs.value is None:
             continue
         drop = theirs.value - mine.value if higher else mine.value - theirs.value
-        difference = report.find(f"{metric}_difference")
+        name, same = COMPARED.get(metric, ("", 0.0))
+        compared = report.find(name)
         apart = drop != 0
-        if difference is not None and difference.interval is not None:
-            apart = not difference.interval.contains(0.0)
+        if compared is not None and compared.interval is not None:
+            apart = not compared.interval.contains(same)
         allowed = POINT if higher else SHARE * abs(theirs.value)
         return Quality(metric, mine.value, theirs.value, drop, apart, kept=drop <= 0 or drop < allowed or not apart)
     return None
