@@ -26,7 +26,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBas
     """
 
     @wraps(view)
-    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+    def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         try:
             return view(request, current_team(request), *args, **kwargs)
         except NotFound as error:

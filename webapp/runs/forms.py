@@ -327,7 +327,7 @@ class StudyForm:
 
     def _options(self, kind: str, name: str) -> dict[str, Any]:
         rows = self._catalogue[f"{kind}s"]
-        schema = next((row["schema"] for row in rows if row["name"] == name), {})
+        schema = _schema(rows, name)
         return _given(self._group(schema, f"{kind}.{name}", f"{kind}.{name}"), self._posted)
 
     def _group(self, schema: Mapping[str, Any], prefix: str, path: str) -> list[SchemaField]:
@@ -383,7 +383,7 @@ def _from_spec(spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
             posted[f"{key}.source"] = "" if key == "dataset" else "demo"
             continue
         posted[f"{key}.source"] = source["source"]
-        schema = next((r["schema"] for r in described[rows] if r["name"] == source["source"]), {})
+        schema = _schema(described[rows], source["source"])
         _write(posted, schema_fields.fields(schema, f"{key}.{source['source']}", key, _NONE), source)
     for key, model in (("workload", Workload), ("resources", Resources), ("slo", Slo), ("price", Price)):
         _write(posted, schema_fields.fields(model.model_json_schema(), key, key, _NONE), spec.get(key) or {})
@@ -402,13 +402,18 @@ def _from_spec(spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
             if options is None:
                 continue
             name = options.get("technique") or options.get("kind")
-            schema = next((r["schema"] for r in described[f"{kind}s"] if r["name"] == name), {})
+            schema = _schema(described[f"{kind}s"], name)
             _write(posted, schema_fields.fields(schema, f"{kind}.{name}", f"{kind}.{name}", _NONE), options)
     if not spec.get("experiments"):
         runtimes = [row["name"] for row in described["runtimes"]]
         names = ["", *(row["name"] for row in described["techniques"] if "int8" in row["name"])]
         pairs = [f"{name}|{runtime}" for name in names for runtime in runtimes]
     return posted, pairs
+
+
+def _schema(rows: list[dict[str, Any]], name: Any) -> dict[str, Any]:
+    """JSON schema of the catalogue's row of this name; an unknown name has no fields."""
+    return next((row["schema"] for row in rows if row["name"] == name), {})
 
 
 def _write(posted: dict[str, str], fields: list[SchemaField], values: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 from django.contrib import messages
@@ -20,7 +21,7 @@ from webapp.core import log_text
 from webapp.core.errors import Invalid
 from webapp.core.pages import page
 from webapp.core.templatetags.steelyard import yaml_text
-from webapp.runs import history, live, measured, preview, selectors, services
+from webapp.runs import history, live, log_pages, measured, preview, selectors, services
 from webapp.runs.filters import study_filter
 from webapp.runs.forms import StudyForm, expressible
 from webapp.runs.models import TERMINAL, Experiment, Status
@@ -239,8 +240,7 @@ def experiment_page(request: HttpRequest, team: Team, experiment_id: int) -> Htt
     experiment = selectors.experiment(team, experiment_id)
     number = request.GET.get("attempt", "")
     chosen = int(number) if number.isdigit() and len(number) < 9 else None
-    text, end = selectors.log_tail(experiment, number=chosen)
-    begin = max(0, end - len(text.encode()))
+    log = log_pages.piece(_log_path(experiment, chosen))
     events = selectors.status_history(experiment)
     report = selectors.report_of(experiment)
     return render(
@@ -258,9 +258,9 @@ def experiment_page(request: HttpRequest, team: Team, experiment_id: int) -> Htt
             "timeline": [line for event in events if (line := history.line(event))],
             "live": live.LiveExperiment(experiment, ()),
             "over": experiment.status in TERMINAL,
-            "log": log_text.clean(text),
-            "log_begin": begin,
-            "log_end": end,
+            "log": log.text,
+            "log_begin": log.begin,
+            "log_end": log.end,
         },
     )
 
@@ -309,13 +309,8 @@ def experiment_log(request: HttpRequest, team: Team, experiment_id: int) -> Http
         context: dict[str, Any] = {"hits": hits, "more": more, "wanted": wanted}
         return render(request, "runs/log_hits.html", context)
     before = request.GET.get("before", "")
-    end = int(before) if before.isdigit() else 0
-    start = max(0, end - selectors.logs.SLICE)
-    text, _ = selectors.log_slice(experiment, start, max(1, end - start), number=chosen)
-    if start:  # begin with a whole line
-        cut = text.find("\n") + 1
-        start, text = start + len(text[:cut].encode()), text[cut:]
-    context = {"experiment": experiment, "log": log_text.clean(text), "log_begin": start, "attempt": chosen}
+    log = log_pages.piece(_log_path(experiment, chosen), int(before) if before.isdigit() and len(before) < 16 else None)
+    context = {"experiment": experiment, "log": log.text, "log_begin": log.begin, "attempt": chosen}
     return render(request, "runs/log_earlier.html", context)
 
 
@@ -325,13 +320,19 @@ def experiment_log_file(request: HttpRequest, team: Team, experiment_id: int) ->
     """The whole log, as it was written."""
     experiment = selectors.experiment(team, experiment_id)
     number = request.GET.get("attempt", "")
-    for attempt in selectors.attempts(experiment):
-        if number.isdigit() and attempt.number != int(number):
-            continue
-        if (path := selectors.log_path(attempt)) is not None:
-            name = f"experiment-{experiment.pk}-attempt-{attempt.number}.log"
-            return FileResponse(path.open("rb"), as_attachment=True, filename=name, content_type="text/plain")
+    path = _log_path(experiment, int(number) if number.isdigit() and len(number) < 9 else None)
+    if path is not None:
+        name = f"experiment-{experiment.pk}.log"
+        return FileResponse(path.open("rb"), as_attachment=True, filename=name, content_type="text/plain")
     raise Http404("this experiment has no log")
+
+
+def _log_path(experiment: Experiment, number: int | None) -> Path | None:
+    """The log of one attempt, or of the newest that has one."""
+    for attempt in selectors.attempts(experiment):
+        if number in (None, attempt.number) and (path := selectors.log_path(attempt)) is not None:
+            return path
+    return None
 
 
 @require_POST
