@@ -49,7 +49,9 @@ class Failure(Record):
     kind: FailureKind
     message: str
     fix: str | None = None
-    field: str | None = Field(default=None, description="Path in the spec that caused it, e.g. 'dataset.columns.label'.")
+    field: str | None = Field(
+        default=None, description="Path in the spec that caused it, e.g. 'dataset.columns.label'."
+    )
     detail: dict[str, Any] = Field(default_factory=dict)
     log_tail: tuple[str, ...] = ()
 
@@ -105,7 +107,7 @@ class Measurement(Record):
     """
 
     metric: str
-    value: Annotated[float | None, BeforeValidator(finite)]
+    value: Annotated[float | None, BeforeValidator(finite)] = None  # absent in an event line, where nulls are left out
     unit: str
     at: dict[str, str | int | float] = Field(default_factory=dict)
     interval: Interval | None = None
