@@ -60,6 +60,19 @@ def test_json_yaml_and_the_engine_itself_give_the_same_experiments(api: Client) 
         assert [e["spec_sha256"] for e in response.json()["experiments"]] == expected
 
 
+def test_the_page_and_the_api_make_the_same_experiments(api: Client, ours: Account) -> None:
+    rest = submit(api, SPEC)
+    browser = Client()
+    browser.force_login(ours.user)
+    response = browser.post("/studies/new", {"mode": "yaml", "yaml": yaml.safe_dump(SPEC), "token": "t"})
+    assert response.status_code == 302, response.content
+    page = Study.objects.latest("pk")
+    assert page.pk != rest["id"]
+    assert [row.spec_sha256 for row in page.experiments.order_by("index")] == [
+        experiment["spec_sha256"] for experiment in rest["experiments"]
+    ]
+
+
 def test_the_trigger_is_kept_apart_from_the_spec(api: Client) -> None:
     trigger = {"repository": "org/repo", "commit": "abc123", "branch": "main", "pull_request": 7, "url": "https://x/7"}
     body = submit(api, {**SPEC, "trigger": trigger})
