@@ -56,9 +56,9 @@ def preflight(spec: ExperimentSpec, host: Host, devices: Sequence[DeviceFacts] =
     check.guard(check.model)
     check.guard(check.task_fits)
     check.guard(check.length)
+    check.guard(check.device)
     check.guard(check.recipe)
     check.guard(check.plugins)
-    check.guard(check.device)
     check.guard(check.data)
     return check.result()
 
@@ -190,7 +190,8 @@ class _Check:
         )
         for index, step in enumerate(variant.recipe):
             self._served(step, "technique", step.technique, f"recipe.{index}")
-            self._refused(step.refuse(ask), step.technique, f"recipe.{index}")
+            if senseless(variant) is None:  # else it is said of the whole recipe
+                self._refused(step.refuse(ask), step.technique, f"recipe.{index}")
         self._served(variant.runtime, "runtime", variant.runtime.kind, "runtime")
         self._refused(variant.runtime.refuse(ask), variant.runtime.kind, "runtime")
         self._refused(variant.layout.refuse(ask), variant.layout.kind, "layout")

@@ -5,7 +5,10 @@ Importing this file imports no torch. Tokenizers and pixels need none at all and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +72,11 @@ def load_module(folder: Path, task: Task) -> torch.nn.Module:
         )
     tensors = stored_tensors(folder)
     prefix = wrapper_prefix(tensors)
-    state = _without_prefix(folder, prefix) if prefix else None
     auto = getattr(transformers, _CLASSES[task])
     try:
-        with quiet_transformers():
+        with quiet_transformers(), _unwrapped(folder, prefix) as plain:
             module, seen = auto.from_pretrained(
-                folder,
-                state_dict=state,
+                plain,
                 dtype=getattr(torch, facts.dtype),
                 trust_remote_code=False,
                 local_files_only=True,
@@ -90,7 +91,7 @@ def load_module(folder: Path, task: Task) -> torch.nn.Module:
             fix="Check that config.json belongs to these weights.",
             field="model",
         ) from error
-    _check_keys(seen, len(tensors), task, module)
+    _check_keys(seen, tensors, task, module)
     verify_loaded(module, tensors)
     if getattr(module.config, "pad_token_id", None) is None and (folder / "tokenizer.json").is_file():
         vocabulary = load_tokenizer(folder).get_vocab(with_added_tokens=True)
@@ -136,24 +137,37 @@ def verify_loaded(module: torch.nn.Module, tensors: dict[str, Stored]) -> int:
     return compared
 
 
-def _without_prefix(folder: Path, prefix: str) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
+@contextmanager
+def _unwrapped(folder: Path, prefix: str | None) -> Iterator[Path]:
+    """``folder``, or for the time of the block a copy of it whose weights are named without ``prefix``."""
+    if prefix is None:
+        yield folder
+        return
+    from safetensors.torch import load_file, save_file
 
     state: dict[str, torch.Tensor] = {}
     for file in sorted({stored.file for stored in stored_tensors(folder).values()}):
         state.update({name.removeprefix(prefix): value for name, value in load_file(file).items()})
-    return state
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in ("config.json", "generation_config.json"):
+            if (folder / name).is_file():
+                shutil.copy(folder / name, scratch)
+        save_file(state, Path(scratch) / "model.safetensors", metadata={"format": "pt"})
+        yield Path(scratch)
 
 
-def _check_keys(seen: dict[str, Any], stored: int, task: Task, module: Any) -> None:
+def _check_keys(seen: dict[str, Any], tensors: dict[str, Stored], task: Task, module: Any) -> None:
     """Nothing may be missing or of another shape; only a head that features don't need may be left over."""
+    stored = len(tensors)
     missing, unexpected = sorted(seen["missing_keys"]), sorted(seen["unexpected_keys"])
     mismatched = seen["mismatched_keys"]
     if mismatched:
-        name, in_file, in_model = sorted(mismatched)[0]
+        name = sorted(mismatched)[0]
+        in_file = next(iter([list(t.shape) for key, t in tensors.items() if key.endswith(name)]), "?")
+        in_model = list(module.state_dict()[name].shape)
         raise _bad_keys(
             f"{len(mismatched)} of {stored} weights have another shape than config.json says, first {name}: "
-            f"{list(in_file)} in the file, {list(in_model)} in the model"
+            f"{in_file} in the file, {in_model} in the model"
         )
     if task == "feature-extraction":
         # A pooler is not part of the features that are measured (the last hidden states).

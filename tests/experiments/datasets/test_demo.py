@@ -25,7 +25,7 @@ from experiments.records import ExperimentError, FailureKind
 def test_splits_do_not_overlap_and_are_stable(
     tmp_path: Path, name: str, task: Task, sizes: tuple[int, ...] | None
 ) -> None:
-    data = DemoDataset(name=name)  # type: ignore[arg-type]
+    data = DemoDataset(name=name)
     splits = [data.load(Host(cache=tmp_path), task, split) for split in SPLITS]
     hashes = [set(input_hashes(rows)) for rows in splits]
     assert not hashes[0] & hashes[1] and not hashes[0] & hashes[2] and not hashes[1] & hashes[2]
@@ -78,7 +78,7 @@ def test_without_network_and_cache_the_reason_is_a_download(tmp_path: Path) -> N
 )
 def test_data_that_does_not_suit_a_task_is_refused(tmp_path: Path, name: str, task: Task, why: str) -> None:
     with pytest.raises(ExperimentError, match=why) as caught:
-        DemoDataset(name=name).load(Host(cache=tmp_path), task)  # type: ignore[arg-type]
+        DemoDataset(name=name).load(Host(cache=tmp_path), task)
     assert caught.value.failure.kind is FailureKind.BAD_DATASET
 
 
