@@ -50,6 +50,7 @@ class Events:
         self._lock = threading.Lock()
         self._base = 0.0
         self._span = 0.0
+        self._told = 0.0
         self.stage_seconds: dict[str, float] = {}
 
     def emit(
@@ -71,9 +72,9 @@ class Events:
         self.emit("stage", stage=name, state="done", fraction=min(1.0, self._base + share))
 
     def progress(self, fraction: float, message: str | None = None, seconds_left: float | None = None) -> None:
-        """``fraction`` (0 to 1) of the current stage is done."""
-        whole = min(1.0, self._base + self._span * min(1.0, max(0.0, fraction)))
-        self.emit("progress", fraction=whole, message=message, seconds_left=seconds_left)
+        """``fraction`` (0 to 1) of the current stage is done; a stage of several parts never goes back."""
+        self._told = max(self._told, min(1.0, self._base + self._span * min(1.0, max(0.0, fraction))))
+        self.emit("progress", fraction=self._told, message=message, seconds_left=seconds_left)
 
     def log(self, message: str) -> None:
         """One line for the experiment's log."""
