@@ -81,7 +81,7 @@ def operations(schema: dict[str, Any]) -> list[Operation]:
                     path=path,
                     anchor=details["operationId"],
                     summary=details.get("summary", ""),
-                    description=details.get("description", ""),
+                    description=_plain(details),
                     parameters=tuple(_parameter(p) for p in details.get("parameters", ())),
                     body=body,
                     media=tuple(content),
@@ -97,10 +97,10 @@ def schemas(schema: dict[str, Any]) -> list[Schema]:
     for name, part in sorted(schema["components"]["schemas"].items()):
         required = set(part.get("required", ()))
         fields = tuple(
-            Entry(name=field, type=type_of(of), required=field in required, description=of.get("description", ""))
+            Entry(name=field, type=type_of(of), required=field in required, description=_plain(of))
             for field, of in part.get("properties", {}).items()
         )
-        made.append(Schema(name=name, description=part.get("description", ""), fields=fields, type=type_of(part)))
+        made.append(Schema(name=name, description=_plain(part), fields=fields, type=type_of(part)))
     return made
 
 
@@ -126,6 +126,11 @@ def type_of(schema: dict[str, Any]) -> Type:
         inner = type_of(inside) if isinstance(inside, dict) and inside else Type("anything")
         return Type("object" if schema.get("properties") else f"object of {inner.text}", inner.names)
     return Type(str(kind) + _bounds(schema))
+
+
+def _plain(part: dict[str, Any]) -> str:
+    """A description as text: the schema's own is Markdown, which this page does not render."""
+    return str(part.get("description", "")).replace("`", "")
 
 
 def _bounds(schema: dict[str, Any]) -> str:

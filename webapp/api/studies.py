@@ -67,7 +67,7 @@ def submit_study(
         ),
     ] = None,
 ) -> Answer[StudyDetail]:
-    """The body is a spec, as JSON or YAML of at most 1 MB, with an optional `trigger`.
+    """The body is a spec, as JSON or YAML of at most 1 MB, with an optional trigger.
 
     Experiments that no known worker could run are created as failed, with the reason; the others are queued.
     """
@@ -90,7 +90,7 @@ def submit_study(
 
 @router.get("/studies", response={200: StudyPage, **errors()}, summary="List studies, newest first")
 def list_studies(request: HttpRequest, wanted: Query[StudyQuery]) -> StudyPage:
-    """The team's studies, filtered; `next_cursor` leads on."""
+    """The team's studies, filtered; next_cursor leads on."""
     filters = selectors.StudyFilter(
         text=wanted.q,
         status=wanted.status or "",
