@@ -115,6 +115,7 @@ def supervise(attempt_id: int, number: int, engine: Sequence[str] | None = None)
         number: of the attempt; under another one nothing can be written.
         engine: another command that speaks the engine's protocol, for tests; ``{folder}`` becomes the attempt's.
     """
+    parent = os.getppid()
     process_tree.adopt_orphans()
     attempt = Attempt.objects.select_related("experiment", "worker").get(pk=attempt_id)
     spec = attempt.experiment.spec
@@ -144,7 +145,16 @@ def supervise(attempt_id: int, number: int, engine: Sequence[str] | None = None)
     finally:
         tail = attempt_log.last_lines
         attempt_log.close()
-    _record(attempt_id, number, resources, outcome, _report(folder / "report.json"), recorder.failure, tail)
+    _record(
+        attempt_id,
+        number,
+        resources,
+        outcome,
+        _report(folder / "report.json"),
+        recorder.failure,
+        tail,
+        os.getppid() != parent,
+    )
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -176,8 +186,12 @@ def _record(
     report: Report | None,
     failure: Failure | None,
     tail: tuple[str, ...],
+    orphaned: bool,
 ) -> None:
-    """Write the end of the attempt, exactly once; whoever lost the race for it writes nothing."""
+    """Write the end of the attempt, exactly once; whoever lost the race for it writes nothing.
+
+    ``orphaned``: the worker's process is gone, so a stop was its death and not its wish.
+    """
     try:
         if report is not None and outcome.cause in ("exited", "cancel", "stopping") and outcome.returncode in (0, 1):
             services.report_record(attempt_id=attempt_id, number=number, report=report)
@@ -185,7 +199,11 @@ def _record(
             services.attempt_end(attempt_id=attempt_id, number=number, status="cancelled", reason="cancelled")
         elif outcome.cause == "stopping":
             services.attempt_lost(
-                attempt_id=attempt_id, number=number, actor="worker", reason="the worker was stopped", fault=False
+                attempt_id=attempt_id,
+                number=number,
+                actor="supervisor",
+                reason="the worker died" if orphaned else "the worker was stopped",
+                fault=orphaned,
             )
         elif outcome.cause != "stale":
             ended = failure_of(outcome, resources, failure, tail)
