@@ -8,3 +8,7 @@ class CoreConfig(AppConfig):
 
     name = "webapp.core"
     label = "core"
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from webapp.core import checks  # noqa: F401
