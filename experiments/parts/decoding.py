@@ -25,7 +25,7 @@ def check_prompt(input_ids: npt.NDArray[np.int64], new_tokens: int, max_length: 
     """Refuse prompts that no decoder can continue.
 
     Raises:
-        ExperimentError: ``unsupported`` if the prompt is empty, no token is asked for or the model's window is too short.
+        ExperimentError: ``unsupported`` if there is no prompt, no token is asked for or the window is too short.
     """
     if input_ids.ndim != 2 or 0 in input_ids.shape:
         message = f"prompts must be (batch, length) with at least one token, got shape {input_ids.shape}"

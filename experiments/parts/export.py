@@ -49,7 +49,7 @@ def export_onnx(module: Any, folder: Path, task: Task) -> Path:
 
 
 def _onnx_config(module: Any, task: Task) -> Any:
-    """optimum's description of inputs, outputs and patches for this architecture."""
+    """Optimum's description of inputs, outputs and patches for this architecture."""
     import optimum.exporters.onnx.model_configs  # noqa: F401 - registers the architectures
     from optimum.exporters.tasks import TasksManager
 

@@ -18,12 +18,9 @@ def non_finite_counts(module: torch.nn.Module) -> dict[str, int]:
 
     counts = {}
     for name, tensor in unique_tensors(module).items():
-        if tensor.is_floating_point():
-            # A sum over the tensor is one pass without a mask in memory; only a suspect pays for the exact count.
-            if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
-                bad = int(tensor.numel() - torch.isfinite(tensor).sum())
-                if bad:
-                    counts[name] = bad
+        # A sum over the tensor is one pass without a mask in memory; only a suspect pays for the exact count.
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+            counts[name] = int(tensor.numel() - torch.isfinite(tensor).sum())
     return counts
 
 

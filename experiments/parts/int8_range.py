@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 #: Instruction sets with exact 8-bit dot products: x86 VNNI and AMX, Arm dot product and matrix multiply.
-EXACT = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
+EXACT = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8", "dotprod", "i8mm"})
 
 
 def has_exact_dot(isa: Sequence[str]) -> bool:

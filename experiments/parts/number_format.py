@@ -11,4 +11,6 @@ def second_format(ask: Ask, technique: Technique) -> str | None:
     if len(setters) < 2 or technique not in setters:
         return None
     names = " and ".join(step.technique for step in setters)
-    return f"{names} each set the number format of the same layers; keep one of them and compare them as two experiments"
+    return (
+        f"{names} each set the number format of the same layers; keep one of them and compare them as two experiments"
+    )

@@ -172,7 +172,7 @@ def _taken(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def layer_name(node: onnx.NodeProto) -> str:
-    """The module path that an exported node came from: '/encoder/layer.0/output/dense/MatMul' -> 'encoder.layer.0.output.dense'."""
+    """The module path that a node was exported from: '/encoder/layer.0/dense/MatMul' -> 'encoder.layer.0.dense'."""
     parts = [part for part in node.name.split("/") if part]
     return ".".join(parts[:-1]) if len(parts) > 1 else node.name
 

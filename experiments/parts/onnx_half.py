@@ -19,6 +19,7 @@ MASK = 1e30
 MARGIN = 64.0
 #: Operators that carry the work; keeping them wide would take back what the step is for.
 HEAVY = frozenset({"MatMul", "Gemm", "Conv", "FusedMatMul", "Attention"})
+NORM = "part of a norm: computed in float32, as in the model's own half-precision code"
 _NORM = frozenset({"ReduceMean", "Add", "Sqrt", "Div", "Reciprocal"})
 ELSE = "Choose int8-dynamic, or bf16 with runtime torch-eager, whose range is that of float32."
 
@@ -70,6 +71,7 @@ def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: Bu
     )
     _drop_cast_pairs(half)
     sort_nodes(half)
+    name_nodes(half)  # a value taken twice by a wide node gets two casts of one name
     after = _float_weights(half)
     changed = sum(1 for name in before if name not in after)
     if not changed:
@@ -85,24 +87,23 @@ def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: Bu
         first = str(error).strip().splitlines()[0]
         raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after fp16: {first}") from error
     _refuse_overflow(target, feeds, largest, context)
-    in_float, in_half = _computed(target, context)
     summary = f"{changed} of {len(before)} weight tensors converted to float16"
     if wide:
-        summary += f", {len(wide)} cheap nodes kept in float32 near its limit"
+        summary += f", {len(wide)} nodes of norms or near its limit kept in float32"
     label = None
-    if in_float > in_half:
+    if context.device == "cpu" and not _computes_half(context.threads):
         label = Label.WEIGHT_ONLY
         summary += (
-            f"; {in_float} of {in_float + in_half} matrix products are computed in float32, because ONNX Runtime's CPU "
-            "provider has no float16 kernel for them here: stored small, computed wide"
+            f"; all {_products(half)} matrix products are computed in float32, because ONNX Runtime's CPU provider has "
+            "no float16 kernel for them on this machine: stored small, computed wide"
         )
-    left = {name: "used by an operator that stays in float32" for name in sorted(before & after)}
+    left = dict.fromkeys(sorted(before & after), "used by an operator that stays in float32")
     return StepEffect(
         technique="fp16",
         summary=summary,
         changed=changed,
         of=len(before),
-        kept={**left, **wide},
+        kept={**left, **_grouped(wide)},
         label=label,
         seconds=time.monotonic() - started,
     )
@@ -125,13 +126,16 @@ def _refuse_large_weights(model: Any) -> None:
 
 
 def _probe(source: Path, context: BuildContext) -> Mapping[str, Any]:
-    """Real inputs if the builder has some, else synthetic ones."""
+    """The first rows and tokens of the builder's real inputs if it has some, else synthetic ones."""
     from experiments.parts.artifact_card import read_config
-    from experiments.parts.onnx_probe import complete_inputs, open_quietly, synthetic_inputs
+    from experiments.parts.onnx_probe import LENGTH, ROWS, complete_inputs, open_quietly, synthetic_inputs
 
     session = open_quietly(source, context.threads)
     if context.probe is not None:
-        return complete_inputs(session, context.probe)
+        some = {
+            name: array[:ROWS, :LENGTH] if array.ndim == 2 else array[:ROWS] for name, array in context.probe.items()
+        }
+        return complete_inputs(session, some)
     config = read_config(source.parent) if (source.parent / "config.json").is_file() else {}
     return synthetic_inputs(session, config, context.seed)
 
@@ -156,7 +160,7 @@ def _wide_nodes(model: Any, largest: dict[str, float], keep: Sequence[str]) -> d
     wide = _norm_nodes(model)
     for node in model.graph.node:
         sizes = {name: largest[name] for name in (*node.output, *node.input) if largest.get(name, MASK) < MASK}
-        name, size = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
+        size = max(sizes.values(), default=0.0)
         if node.op_type in keep or size <= LARGEST_HALF / MARGIN:
             continue
         if node.op_type not in HEAVY:
@@ -173,6 +177,14 @@ def _wide_nodes(model: Any, largest: dict[str, float], keep: Sequence[str]) -> d
     return wide
 
 
+def _grouped(wide: dict[str, str]) -> dict[str, str]:
+    """``wide`` with each reason's nodes as one entry, since a decoder has hundreds; a lone node keeps its name."""
+    near = {name: reason for name, reason in wide.items() if reason != NORM}
+    norms = len(wide) - len(near)
+    grouped = near if len(near) <= 3 else {f"{len(near)} nodes near the limit": f"first {next(iter(near.items()))[1]}"}
+    return {**grouped, f"norms ({norms} nodes)": NORM} if norms else grouped
+
+
 def _norm_nodes(model: Any) -> dict[str, str]:
     """The nodes of decomposed norms, from the square to the division: squares leave float16 at both of its ends."""
     takers: dict[str, list[Any]] = {}
@@ -185,10 +197,10 @@ def _norm_nodes(model: Any) -> dict[str, str]:
         chain = [square]
         while chain:
             node = chain.pop()
-            found[node.name] = f"{node.op_type}: part of a norm, computed in float32 as in the model's own half-precision code"
+            found[node.name] = NORM
             for name in node.input:  # small constants (epsilon) would be rounded away
                 if name in makers and makers[name].op_type == "Constant":
-                    found[makers[name].name] = "Constant: part of a norm"
+                    found[makers[name].name] = NORM
             if node.op_type not in ("Div", "Reciprocal"):
                 after = [taker for name in node.output for taker in takers.get(name, [])]
                 if all(taker.op_type in _NORM for taker in after):
@@ -207,9 +219,17 @@ def _refuse_overflow(path: Path, feeds: Mapping[str, Any], largest: dict[str, fl
 
 
 def _drop_cast_pairs(model: Any) -> None:
-    """Join neighbours that both stay in float32: the converter narrows and widens again between them."""
+    """Join neighbours that both stay in float32: the converter narrows and widens again between them.
+
+    Where a wide node takes one value twice, the converter also defines the same cast twice; one is dropped.
+    """
     import onnx
 
+    made: set[str] = set()
+    for node in list(model.graph.node):
+        if made.intersection(node.output):
+            model.graph.node.remove(node)
+        made.update(node.output)
     narrowed = {node.output[0]: node.input[0] for node in model.graph.node if _casts_to(node, onnx.TensorProto.FLOAT16)}
     ends = {v.name for v in model.graph.output}
     joined = {}
@@ -255,22 +275,31 @@ def _with_shapes(model: Any, source: Path) -> Any:
     return shaped
 
 
-def _computed(path: Path, context: BuildContext) -> tuple[int, int]:
-    """Matrix products that ORT really computes in float32 and in float16 on this CPU, from its optimized graph."""
+def _products(model: Any) -> int:
+    """Matrix products of the graph, activations with activations included."""
+    return sum(1 for node in model.graph.node if node.op_type in ("MatMul", "Gemm"))
+
+
+def _computes_half(threads: int) -> bool:
+    """True if ONNX Runtime's CPU provider multiplies float16 matrices on this machine as they are.
+
+    Seen on a graph of one product: without a kernel, the provider takes the node only between casts to float32,
+    which its optimized graph shows.
+    """
+    import tempfile
+
     import onnx
     import onnxruntime
+    from onnx import TensorProto, helper
 
-    optimized = context.work / "optimized.onnx"
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [64, 64]) for name in ("a", "b", "c")]
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "one-product", shapes[:2], shapes[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = context.threads
-    options.optimized_model_filepath = str(optimized)
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
-    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    model = onnx.load(str(optimized), load_external_data=False)
-    types = {t.name: t.data_type for t in model.graph.initializer}
-    products = [n for n in model.graph.node if n.op_type in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm")]
-    weights = [types.get(n.input[1]) for n in products]
-    for leftover in (optimized, context.work / "optimized.data"):
-        leftover.unlink(missing_ok=True)
-    return weights.count(onnx.TensorProto.FLOAT), weights.count(onnx.TensorProto.FLOAT16)
+    options.intra_op_num_threads = threads
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = f"{folder}/optimized.onnx"
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        optimized = onnx.load(options.optimized_model_filepath)
+    return not any(node.op_type == "Cast" for node in optimized.graph.node)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ROWS = 2
-LENGTH = 16
+LENGTH = 32
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -63,7 +63,7 @@ def synthetic_inputs(session: Any, config: Mapping[str, Any], seed: int) -> dict
 
 def empty_past(session: Any, rows: int) -> dict[str, npt.NDArray[Any]]:
     """A key-value cache of length 0 for every cache input: (rows, heads, 0, width per head)."""
-    past = {}
+    past: dict[str, npt.NDArray[Any]] = {}
     for slot in session.get_inputs():
         if _PAST.match(slot.name):
             shape = [d if isinstance(d, int) else (rows if axis == 0 else 0) for axis, d in enumerate(slot.shape)]
@@ -72,13 +72,14 @@ def empty_past(session: Any, rows: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def complete_inputs(session: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Exactly the non-cache inputs that the graph wants, in its types; masks, positions and types that are absent are
-    derived from ``input_ids``.
+    """Exactly the non-cache inputs that the graph wants, in its types.
+
+    Masks, positions and token types that are absent are derived from ``input_ids``.
 
     Raises:
         ExperimentError: ``unsupported`` naming an input that can't be derived.
     """
-    complete = {}
+    complete: dict[str, npt.NDArray[Any]] = {}
     for slot in session.get_inputs():
         if _PAST.match(slot.name):
             continue
@@ -129,11 +130,11 @@ def open_quietly(model: Path | bytes, threads: int) -> Any:
 def values_of_all_nodes(path: Path, feeds: Mapping[str, npt.NDArray[Any]], threads: int, work: Path) -> Any:
     """Yield (node, output name, value) of every floating-point value of the main graph, in execution order.
 
-    The graph is written to ``work`` with every value as an output and its weights beside it.
+    A graph over protobuf's limit is written to ``work`` for it, with every value as an output.
     """
     import onnx
 
-    from experiments.parts.onnx_graph import load_graph, name_nodes, save_graph
+    from experiments.parts.onnx_graph import LIMIT, load_graph, name_nodes, save_graph, weights_bytes
 
     model = onnx.shape_inference.infer_shapes(load_graph(path))
     name_nodes(model)
@@ -149,10 +150,14 @@ def values_of_all_nodes(path: Path, feeds: Mapping[str, npt.NDArray[Any]], threa
     for _, _, name in order:
         if name not in outputs:
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, known[name], None))
-    folder = work / "all-values"
-    folder.mkdir(parents=True, exist_ok=True)
-    save_graph(model, folder / "all.onnx")
-    session = open_quietly(folder / "all.onnx", threads)
+    if weights_bytes(path) <= LIMIT:
+        session = open_quietly(model.SerializeToString(), threads)
+    else:
+        folder = work / "all-values"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_graph(model, folder / "all.onnx")
+        session = open_quietly(folder / "all.onnx", threads)
+    del model
     rows = next(iter(feeds.values())).shape[0]
     complete = {**empty_past(session, rows), **feeds}
     for start in range(0, len(order), 64):  # in groups, so that not all values are held at once

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 #: Operators that do the work of a model: on the wrong device they are a fall-back, whatever the rest does.
 _HEAVY = frozenset(
-    "MatMul Gemm FusedMatMul MatMulInteger MatMulNBits DynamicQuantizeMatMul QLinearMatMul Conv ConvInteger QLinearConv "
-    "Attention MultiHeadAttention GroupQueryAttention LayerNormalization Softmax".split()
+    "MatMul Gemm FusedMatMul MatMulInteger MatMulNBits DynamicQuantizeMatMul QLinearMatMul Conv ConvInteger "
+    "QLinearConv Attention MultiHeadAttention GroupQueryAttention LayerNormalization Softmax".split()
 )
 
 
@@ -131,8 +131,10 @@ class OnnxSession:
         return {"torch_peak_allocated": None, "torch_peak_reserved": None}
 
     def first_non_finite(self, inputs: Mapping[str, npt.NDArray[Any]]) -> str | None:
-        """Name of the first node, in execution order, with a non-finite value; float16 values count as float16 even
-        where the CPU provider computes them wide. Attention masks (-inf from masks alone) do not count."""
+        """Name of the first node, in execution order, with a NaN or positive infinity (-inf is what masks hold).
+
+        Float16 values count as float16 even where the CPU provider computes them wide.
+        """
         with tempfile.TemporaryDirectory() as work:
             for node, _, value in values_of_all_nodes(self._path, self._feeds(inputs), self._threads, Path(work)):
                 if bool(np.isnan(value).any() or np.isposinf(value).any()):

@@ -10,22 +10,22 @@ from experiments.protocols import Task
 
 EXPORTABLE: dict[Task, frozenset[str]] = {
     "text-classification": frozenset(
-        "albert bert big_bird bloom camembert convbert data2vec-text deberta deberta-v2 distilbert electra esm flaubert "
-        "gpt2 gpt_neo gpt_neox gptj ibert llama megatron-bert mistral mobilebert modernbert mpnet nystromformer opt phi "
-        "phi3 qwen2 qwen3 rembert roberta roformer squeezebert xlm xlm-roberta".split()
+        "albert bert big_bird bloom camembert convbert data2vec-text deberta deberta-v2 distilbert electra "
+        "esm flaubert gpt2 gpt_neo gpt_neox gptj ibert llama megatron-bert mistral mobilebert modernbert "
+        "mpnet nystromformer opt phi phi3 qwen2 qwen3 rembert roberta roformer squeezebert xlm xlm-roberta".split()
     ),
     "text-generation": frozenset(
-        "arcee bloom codegen cohere falcon gemma gemma2 gemma3_text glm gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite "
-        "helium llama mistral mpt nemotron olmo olmo2 opt phi phi3 qwen2 qwen3 smollm3 stablelm".split()
+        "arcee bloom codegen cohere falcon gemma gemma2 gemma3_text glm gpt2 gpt_bigcode gpt_neo gpt_neox "
+        "gptj granite helium llama mistral mpt nemotron olmo olmo2 opt phi phi3 qwen2 qwen3 smollm3 stablelm".split()
     ),
     "feature-extraction": frozenset(
-        "albert bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert electra esm flaubert gpt2 "
-        "ibert llama megatron-bert mistral mobilebert modernbert mpnet nystromformer opt phi qwen2 qwen3 rembert roberta "
-        "roformer squeezebert xlm xlm-roberta".split()
+        "albert bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert electra esm "
+        "flaubert gpt2 ibert llama megatron-bert mistral mobilebert modernbert mpnet nystromformer opt phi "
+        "qwen2 qwen3 rembert roberta roformer squeezebert xlm xlm-roberta".split()
     ),
     "image-classification": frozenset(
-        "beit convnext convnextv2 cvt data2vec-vision deit dinov2 efficientnet hiera levit mobilenet_v1 mobilenet_v2 "
-        "mobilevit poolformer pvt regnet resnet segformer swin swinv2 vit vit_msn".split()
+        "beit convnext convnextv2 cvt data2vec-vision deit dinov2 efficientnet hiera levit mobilenet_v1 "
+        "mobilenet_v2 mobilevit poolformer pvt regnet resnet segformer swin swinv2 vit vit_msn".split()
     ),
 }
 

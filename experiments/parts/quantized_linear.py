@@ -39,7 +39,7 @@ class DynamicInt8Linear(torch.nn.Module):
         self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, reduce_range: bool
     ) -> None:
         super().__init__()
-        self.out_features, self.in_features = codes.shape
+        self.out_features, self.in_features = int(codes.shape[0]), int(codes.shape[1])
         self.reduce_range = reduce_range
         self.per_channel = scales.numel() > 1 or self.out_features == 1
         self.has_bias = bias is not None
@@ -47,7 +47,7 @@ class DynamicInt8Linear(torch.nn.Module):
         with warnings.catch_warnings():
             # torch 2.13 announces the removal of its quantized tensor type; the kernel's prepack still takes no other.
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
-            weight = torch._make_per_channel_quantized_tensor(  # type: ignore[attr-defined]
+            weight = torch._make_per_channel_quantized_tensor(
                 codes.contiguous(),
                 scales.to(torch.float64).expand(self.out_features).contiguous(),
                 torch.zeros(self.out_features, dtype=torch.int64),

@@ -49,14 +49,13 @@ def tied_names(module: torch.nn.Module) -> dict[str, str]:
 
 def unique_bytes(module: torch.nn.Module) -> int:
     """Bytes of all unique storages behind parameters and buffers, packed integer layers included."""
-    import torch
+    from experiments.parts.quantized_linear import DynamicInt8Linear
 
     storages: dict[tuple[str, int, int], int] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         storages[_where(tensor)] = tensor.untyped_storage().nbytes()
-    packed = sum(m.packed_bytes() for m in module.modules() if callable(getattr(m, "packed_bytes", None)))
-    assert isinstance(module, torch.nn.Module)
-    return sum(storages.values()) + packed
+    packed = [child.packed_bytes() for child in module.modules() if isinstance(child, DynamicInt8Linear)]
+    return sum(storages.values()) + sum(packed)
 
 
 def embeddings_tied(module: Any) -> bool:

@@ -72,7 +72,7 @@ def _load_plain(architecture: Any, folder: Path) -> Any:
             f"the weights of '{folder.name}' do not fit {architecture.__name__}: "
             f"{len(names)} {key.replace('_', ' ')}, first {names[0]}",
             fix="Build the artifact again.",
-            **wrong,
+            tensors=wrong,
         )
     return module
 

@@ -109,9 +109,9 @@ class TorchSession:
         def watch(name: str) -> Any:
             def hook(module: Any, args: Any, output: Any) -> None:
                 first = output[0] if isinstance(output, tuple) else output
-                if not found and isinstance(first, torch.Tensor) and first.is_floating_point():
-                    if not bool(torch.isfinite(first).all()):
-                        found.append(f"{name} ({type(module).__name__})")
+                values = isinstance(first, torch.Tensor) and first.is_floating_point()
+                if values and not found and not bool(torch.isfinite(first).all()):
+                    found.append(f"{name} ({type(module).__name__})")
 
             return hook
 
