@@ -1,7 +1,7 @@
 """What a careful person would write by hand: load, export, quantize, time both interleaved, without Steelyard.
 
 ``python bare_onnxruntime.py MODEL_FOLDER REQUESTS.npz JSON``: JSON holds ``blocks`` (pairs), ``requests`` (per side and
-block), ``threads`` and ``reduce_range``. Prints one JSON line with the seconds of each part and the medians.
+block), ``task``, ``threads`` and ``reduce_range``. Prints one JSON line with the seconds of each part and the medians.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(model: str, requests: str, options: dict[str, Any]) -> None:
     lap("import")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        main_export(model, folder, task="text-classification", do_validation=False)
+        main_export(model, folder, task=options["task"], do_validation=False)
         lap("load and export")
         quantize_dynamic(
             folder / "model.onnx",

@@ -21,14 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.dashboard import ROOT, Dashboard, dashboard
+from experiments import catalog
 from experiments.parts.cache import default_cache
+from experiments.parts.int8_range import reduce_range
+from experiments.protocols import Host
 from experiments.records import Report, StudyReport
 
+StudyModel: TypeAdapter[Any] = TypeAdapter(catalog.union("model"))
 BASELINE, CANDIDATE = "fp32-ort", "int8-ort"
+DATA = {"minilm-reviews": "reviews", "digits-vit": "digits"}
 LIMIT = 1.15
 WEB_LIMIT_BYTES = 200 * 2**20
 
@@ -45,6 +51,7 @@ class Timed:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead", description=__doc__)
+    parser.add_argument("--model", default="minilm-reviews", choices=sorted(DATA))
     parser.add_argument("--seconds", type=float, default=120.0, help="of measuring, both sides together")
     parser.add_argument("--skip-long", action="store_true", help="only the fixed cost at 2 s a side")
     parser.add_argument("--examples", type=int, default=100, help="that quality is judged on")
@@ -55,14 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
         folder = Path(scratch)
         cache = cold_cache(folder)
         with dashboard(folder / "home", cache) as running:
-            fixed = through(running, spec(2.0, options.examples, "fixed cost"), timeout_s=900)
+            fixed = through(running, spec(options.model, 2.0, options.examples), timeout_s=900)
             console.print(stages_table(fixed))
             web_table(running, console)
             if options.skip_long:
                 return 0
         cache = cold_cache(folder)
         with dashboard(folder / "home-long", cache) as running:
-            long = through(running, spec(options.seconds / 2, options.examples, "overhead"), timeout_s=3600)
+            long = through(running, spec(options.model, options.seconds / 2, options.examples), timeout_s=3600)
         candidate = next(timed for timed in long if timed.name == CANDIDATE)
         bare_s, bare = run_bare(cache, candidate.report, folder)
     ratio = candidate.wall_s / bare_s
@@ -71,13 +78,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def spec(seconds: float, examples: int, name: str) -> dict[str, Any]:
-    """FP32 and dynamic INT8 of the demo classifier on ONNX Runtime, one request at a time."""
+def spec(model: str, seconds: float, examples: int) -> dict[str, Any]:
+    """FP32 and dynamic INT8 of a demo classifier on ONNX Runtime, one request at a time."""
     return {
         "schema_version": 1,
-        "name": f"benchmark: {name}",
-        "model": {"source": "demo", "name": "minilm-reviews"},
-        "dataset": {"source": "demo", "name": "reviews", "split": "test", "limit": examples},
+        "name": f"benchmark: {seconds:g} s a side",
+        "model": {"source": "demo", "name": model},
+        "dataset": {"source": "demo", "name": DATA[model], "split": "test", "limit": examples},
         "workload": {"batch_sizes": [1], "sequence_length": 128, "min_seconds": seconds},
         "baseline": BASELINE,
         "experiments": [
@@ -113,10 +120,7 @@ def through(running: Dashboard, study: dict[str, Any], timeout_s: float) -> list
 
 def run_bare(cache: Path, report: Report, folder: Path) -> tuple[float, dict[str, Any]]:
     """The bare script on the same model, inputs, threads and numbers of requests; wall seconds and what it printed."""
-    from experiments.models.demo import DemoModel
-    from experiments.protocols import Host
-
-    model = DemoModel(name="minilm-reviews").fetch(Host(cache=cache))
+    model = StudyModel.validate_python(report.spec["model"]).fetch(Host(cache=cache))
     pack = next(path for path in (cache / "packs").iterdir() if path.is_dir())
     requests = folder / "requests.npz"
     np.savez(requests, **{p.stem.removeprefix("work_"): np.load(p) for p in pack.glob("work_*.npy")})
@@ -133,7 +137,8 @@ def run_bare(cache: Path, report: Report, folder: Path) -> tuple[float, dict[str
         "blocks": blocks,
         "requests": per_block,
         "threads": report.environment.threads,
-        "reduce_range": not {"avx512_vnni", "avx_vnni"} & set(report.environment.isa),
+        "task": report.task,
+        "reduce_range": reduce_range("auto", report.environment.isa)[0],
     }
     started = time.monotonic()
     done = subprocess.run(
