@@ -336,8 +336,13 @@ class StudyForm:
     def _filled(self, field: SchemaField) -> SchemaField:
         text = self._posted.get(field.name, "")
         checked = field.name in self._posted if self.bound else (text == "true" if text else bool(field.default))
+        entries = tuple((key, self._posted.get(f"{field.name}.{key}", "")) for key in field.keys)
         return replace(
-            field, text=text, checked=checked and field.kind == "boolean", error=self._errors.get(field.path, "")
+            field,
+            entries=entries,
+            text=text,
+            checked=checked and field.kind == "boolean",
+            error=self._errors.get(field.path, ""),
         )
 
     def _pair(self, technique: str | None, runtime: str, title: str) -> PairChoice:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from experiments.preflight import Preflight
-from experiments.records import Failure
-from experiments.spec import Problem, SpecError, StudySpec, parse
+from experiments.preflight import Preflight, preflight
+from experiments.records import DeviceFacts, Failure
+from experiments.spec import ExperimentSpec, Problem, SpecError, StudySpec, parse
 from webapp.core import formatting
+from webapp.runs import selectors
 from webapp.runs.forms import Pair, StudyForm
-from webapp.runs.services.submit import preflight_of
+from webapp.runs.services.submit import host
 
 #: Experiments of a pasted spec that are looked at one by one; a larger grid is only counted.
 MAX_POINTS = 60
@@ -84,41 +85,55 @@ class StudyPreview:
         return tuple(dict.fromkeys(note for point in self.points for note in point.preflight.notes))
 
 
+class Checker:
+    """Looks at experiments with the devices of one moment, asked for once."""
+
+    def __init__(self) -> None:
+        self._host = host()
+        self._devices: tuple[DeviceFacts, ...] = tuple(selectors.live_devices())
+
+    def __call__(self, spec: ExperimentSpec) -> Preflight:
+        return preflight(spec, self._host, self._devices)
+
+
 def of_spec(spec: StudySpec | None, problems: list[Problem]) -> StudyPreview:
     """The preview of a pasted or uploaded spec."""
     if spec is None:
         return StudyPreview(problems=tuple(problems))
-    points = _points(spec)
+    points = _points(spec, Checker())
     return StudyPreview(points=points, total=len(spec.experiments))
 
 
 def of_form(form: StudyForm) -> StudyPreview:
     """The preview of the form; problems are put at their fields."""
+    check = Checker()
     spec = form.study()
     if spec is None:
-        return StudyPreview(problems=tuple(form.problems), refusals=_refusals(form))
-    points = _points(spec)
+        return StudyPreview(problems=tuple(form.problems), refusals=_refusals(form, check))
+    points = _points(spec, check)
     for point in points:
         # What is wrong with the whole study shows at its field; what is wrong with one pair shows at the pair.
         refusal = point.refusal
         if refusal is not None and refusal.field and point.is_baseline:
             form.blame([Problem(path=refusal.field, message=refusal.message)])
-    return StudyPreview(points=points, total=len(points), problems=tuple(form.problems), refusals=_refusals(form))
+    return StudyPreview(
+        points=points, total=len(points), problems=tuple(form.problems), refusals=_refusals(form, check)
+    )
 
 
-def _points(spec: StudySpec) -> tuple[Point, ...]:
+def _points(spec: StudySpec, check: Checker) -> tuple[Point, ...]:
     return tuple(
         Point(
             name=point.variant.name,
             how=f"{point.variant.recipe_text} on {point.variant.runtime.kind}",
             is_baseline=point.is_baseline,
-            preflight=preflight_of(point),
+            preflight=check(point),
         )
         for point in spec.expand()[:MAX_POINTS]
     )
 
 
-def _refusals(form: StudyForm) -> dict[str, str]:
+def _refusals(form: StudyForm, check: Checker) -> dict[str, str]:
     """Pair -> why it can't be done with the chosen model, data and device; pairs that can are left out.
 
     Only what distinguishes a pair counts: a refusal that the model as it is meets too is the study's problem.
@@ -132,7 +147,7 @@ def _refusals(form: StudyForm) -> dict[str, str]:
     found: dict[str, Failure] = {}
     general: set[str] = set()
     for point in spec.expand():
-        failures = preflight_of(point).failures
+        failures = check(point).failures
         if point.is_baseline:
             general = {failure.message for failure in failures}
         elif failures and failures[0].message not in general:

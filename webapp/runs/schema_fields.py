@@ -31,6 +31,7 @@ class SchemaField:
     maximum: float | None = None
     item: Kind = "text"
     keys: tuple[str, ...] = ()
+    entries: tuple[tuple[str, str], ...] = ()
     text: str = ""
     checked: bool = False
     error: str = ""
