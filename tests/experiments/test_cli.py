@@ -311,6 +311,29 @@ def test_a_server_without_a_gate_is_found_out_before_anything_is_queued(spec: Pa
     assert [path for _, path, _, _ in server.asked] == ["/api/v1/openapi.json"]
 
 
+@pytest.mark.parametrize(
+    ("gate", "code", "says"),
+    [
+        ((200, {}, b'{"verdict": "passed", "rules": []}'), 0, "gate: passed"),
+        ((200, {}, b'{"verdict": "failed", "rules": [{"metric": "accuracy", "verdict": "failed"}]}'), 3, "accuracy"),
+        ((200, {}, b'{"verdict": "undecided", "rules": []}'), 5, "gate: undecided"),
+        ((200, {}, b'{"verdict": "odd"}'), 2, "does not know"),
+        ((404, {}, b"{}"), 2, "this server has no gate"),
+    ],
+)
+def test_the_gates_verdict_is_the_exit_code(
+    spec: Path, gate: tuple[int, dict[str, str], bytes], code: int, says: str
+) -> None:
+    described = json.dumps({"paths": {"/api/v1/studies/{study_id}/gate": {}}}).encode()
+    ended = json.dumps({"experiments": []}).encode()
+    results = StudyReport(name="x", baseline="fp32", spec={}, experiments=()).model_dump_json().encode()
+    answers = [(200, {}, described), (202, {}, ACCEPTED), (200, {}, ended), (200, {}, results), gate]
+    with answering(*answers) as server:
+        done = submit(spec, server.url, "--gate")
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+
+
 def test_waiting_ends_with_exit_4_at_its_timeout(spec: Path) -> None:
     experiment = {
         "id": 1,

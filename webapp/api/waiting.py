@@ -9,7 +9,7 @@ from collections.abc import Callable
 #: Longest wait of one call; below the idle limits of usual proxies.
 LONGEST_S = 30.0
 #: Each waiting call keeps a thread of the server, so only so many wait at once; further ones are answered at once.
-SLOTS = 4
+SLOTS = 8
 #: The truth is in the database, which other processes change and which can't wake us: it is asked this often.
 EVERY_S = 0.25
 
