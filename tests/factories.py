@@ -152,6 +152,14 @@ def artifact(size: int = 1000, label: Label = Label.DENSE) -> ArtifactRecord:
     )
 
 
+def failure(of: Experiment) -> dict[str, Any]:
+    """Why the experiment failed."""
+    of.refresh_from_db()
+    assert of.failure is not None
+    found: dict[str, Any] = of.failure
+    return found
+
+
 def expire(attempt: Attempt) -> None:
     """Let the attempt's lease run out."""
     Attempt.objects.filter(pk=attempt.pk).update(lease_expires_at=database_now() - timedelta(seconds=1))

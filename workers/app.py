@@ -23,7 +23,7 @@ app = queue.configure(Celery("steelyard", include=["workers.tasks"]))
 _keepers: list[Keeper] = []
 
 
-@celeryd_init.connect  # type: ignore[untyped-decorator]
+@celeryd_init.connect
 def size_pool(conf: Any, **_: Any) -> None:
     """As many attempts at once as there are devices; a device that is not there ends the worker with one sentence."""
     try:
@@ -32,13 +32,13 @@ def size_pool(conf: Any, **_: Any) -> None:
         sys.exit(f"worker: {error.failure.message}. {error.failure.fix or ''}")
 
 
-@celeryd_after_setup.connect  # type: ignore[untyped-decorator]
+@celeryd_after_setup.connect
 def listen(instance: Any, **_: Any) -> None:
     """Read this worker's own queue and no other."""
     instance.app.amqp.queues.select([queue.worker_queue(this_worker().name)])
 
 
-@worker_ready.connect  # type: ignore[untyped-decorator]
+@worker_ready.connect
 def begin(**_: Any) -> None:
     """Announce the worker once it can take messages."""
     identity: Identity = this_worker()
@@ -47,14 +47,14 @@ def begin(**_: Any) -> None:
     keeper.start()
 
 
-@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+@worker_shutting_down.connect
 def stop_leasing(**_: Any) -> None:
     """On the first signal: lease nothing new and hand back what runs."""
     for keeper in _keepers:
         keeper.drain()
 
 
-@worker_shutdown.connect  # type: ignore[untyped-decorator]
+@worker_shutdown.connect
 def goodbye(**_: Any) -> None:
     """When nothing runs any more: the devices are gone."""
     for keeper in _keepers:

@@ -19,7 +19,7 @@ from workers.marks import attempt_mark, environment_of
 log = structlog.get_logger(__name__)
 
 
-@app.task(name=queue.RUN_ATTEMPT, ignore_result=True)  # type: ignore[untyped-decorator]
+@app.task(name=queue.RUN_ATTEMPT, ignore_result=True)
 def run_attempt(attempt_id: int, number: int) -> None:
     """Run one attempt; a second delivery finds it claimed and does nothing."""
     execute(attempt_id, number)

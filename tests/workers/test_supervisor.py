@@ -111,10 +111,10 @@ def test_an_engine_killed_by_the_kernel_fails_as_killed(experiment: Experiment) 
     """FC-045."""
     supervised(experiment, "killed")
     assert experiment.status == "failed"
-    assert experiment.failure["kind"] == "killed"
-    assert "killed (signal 9), probably out of memory" in experiment.failure["message"]
-    assert experiment.failure["detail"]["last_memory_bytes"] > 0
-    assert experiment.failure["log_tail"] == ["about to need a lot"]
+    assert factories.failure(experiment)["kind"] == "killed"
+    assert "killed (signal 9), probably out of memory" in factories.failure(experiment)["message"]
+    assert factories.failure(experiment)["detail"]["last_memory_bytes"] > 0
+    assert factories.failure(experiment)["log_tail"] == ["about to need a lot"]
     assert "about to need a lot" in selectors.log_slice(experiment)[0]
 
 

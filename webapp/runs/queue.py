@@ -64,7 +64,7 @@ def broker_answers() -> bool:
     try:
         with producer().connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=2)
-            connection.default_channel.client.ping()
+            connection.default_channel.client.ping()  # type: ignore[attr-defined]  # Redis has it
     except Exception as error:  # every transport has its own errors; any of them means no
         log.info("broker_unreachable", error=str(error))
         return False

@@ -11,6 +11,7 @@ from webapp.core.clock import database_now
 from webapp.runs import scheduling
 from webapp.runs.models import Attempt, Experiment, Lease, Worker
 from webapp.runs.selectors.devices import is_alive
+from webapp.runs.services.attempts import ALIVE
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def queue_snapshot(team: Team | None = None) -> QueueSnapshot:
     """
     now = database_now()
     alive = list(
-        Attempt.objects.filter(status__in=scheduling.ALIVE)
+        Attempt.objects.filter(status__in=ALIVE)
         .select_related("experiment", "experiment__study", "team")
         .order_by("pk")
     )
