@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from experiments import catalog
 from experiments.parts.architectures import tasks_of
-from experiments.parts.examples import input_hashes
+from experiments.parts.overlap import refuse_overlap, row_keys
 from experiments.parts.packs import class_targets
 from experiments.parts.recipe import plan
 from experiments.protocols import TASKS, Ask, DatasetSource, Host, ModelFacts, Runtime, Task, Technique
@@ -241,9 +241,10 @@ class _Check:
         self.notes += seen.notes
         if self.task.endswith("classification"):
             self._classes(seen)
-        for use, split in (("train", source.train_split), ("calibration", source.calibration_split)):
-            if split is not None:
-                self._other_split(source, seen, use, split)
+        if source.train_split is not None:
+            self._other_split(source, seen, "train", source.train_split)
+        if source.calibration_split is not None:
+            self._other_split(source, seen, "calibration", source.calibration_split)
 
     def _served(self, plugin: Technique | Runtime, kind: catalog.Kind, name: str, field: str) -> None:
         device = self.spec.resources.device
@@ -314,7 +315,9 @@ class _Check:
             how = "without regard to case" if by_case else "by number or in sorted order, since the model names none"
             self.notes.append(f"classes of the data are matched with the model's {how}")
 
-    def _other_split(self, source: DatasetSource, seen: _DataFacts, use: str, split: str) -> None:
+    def _other_split(
+        self, source: DatasetSource, seen: _DataFacts, use: Literal["train", "calibration"], split: str
+    ) -> None:
         assert self.task is not None
         other = _data_facts(source, self.host, self.task, split, source.stamp(self.host))
         if other is None:
@@ -327,13 +330,7 @@ class _Check:
                 fix="Train on rows of two classes or more.",
                 field="dataset.train_split",
             )
-        if shared := len(seen.hashes & other.hashes):
-            raise ExperimentError(
-                FailureKind.BAD_DATASET,
-                f"{shared:,} of the {seen.rows:,} evaluation rows are also in the {use} split {split!r}",
-                fix="Evaluate on rows that the model was not made from.",
-                field=f"dataset.{use}_split",
-            )
+        refuse_overlap(seen.keys, other.keys, use, split)
 
 
 @dataclass(frozen=True)
@@ -344,7 +341,7 @@ class _DataFacts:
     rows: int
     classes: dict[str, int]
     notes: tuple[str, ...]
-    hashes: frozenset[bytes]
+    keys: frozenset[bytes]
 
 
 @dataclass(frozen=True)
@@ -393,7 +390,7 @@ def _remembered(source: _DataKey, place: _Place, task: Task, split: str, _stamp:
         rows=len(rows),
         classes=dict(Counter(rows.labels or ())),
         notes=rows.notes,
-        hashes=frozenset(bytes.fromhex(row)[:8] for row in input_hashes(rows)),
+        keys=row_keys(rows),
     )
 
 

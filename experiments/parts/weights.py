@@ -51,10 +51,10 @@ BUFFERS = (
     "running_mean",
     "running_var",
     "num_batches_tracked",
-    "masked_bias",
-    "attn.bias",
     "relative_position_index",
 )
+#: Attention masks that old GPT checkpoints carry; -inf is their meaning, not a fault.
+MASKS = ("masked_bias", "attn.bias")
 _CHUNK = 1 << 24  # values looked at in one go
 
 
@@ -83,9 +83,14 @@ class Stored:
         return self.dtype.startswith(("F", "BF"))
 
     @property
+    def is_mask(self) -> bool:
+        """True for a stored attention mask: by its name, and one number or four dimensions."""
+        return self.name.endswith(MASKS) and len(self.shape) in (0, 4)
+
+    @property
     def is_buffer(self) -> bool:
         """True for state that is not a trained parameter, by its name or its integer type without packing."""
-        return self.name.endswith(BUFFERS) or self.dtype in {"BOOL", "I64"}
+        return self.is_mask or self.name.endswith(BUFFERS) or self.dtype in {"BOOL", "I64"}
 
     def bits(self) -> npt.NDArray[Any]:
         """The raw values as a flat memory map of unsigned integers (or integers) of their width."""
@@ -207,13 +212,13 @@ def same_values(one: Stored, other: Stored) -> bool:
 
 
 def nonfinite_tensors(folder: Path) -> dict[str, int]:
-    """Name -> number of NaN and infinite values, for each parameter that has any; buffers are left out.
+    """Name -> number of NaN and infinite values, for each tensor that has any; attention masks are left out.
 
     Reads every floating-point weight once, in chunks, as bits: no copy of a tensor is made.
     """
     counts = {}
     for name, stored in stored_tensors(folder).items():
-        if stored.is_float and not stored.is_buffer and (count := nonfinite_values(stored)):
+        if stored.is_float and not stored.is_mask and (count := nonfinite_values(stored)):
             counts[name] = count
     return counts
 

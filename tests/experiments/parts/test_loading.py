@@ -181,3 +181,27 @@ def test_a_broken_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ExperimentError, match="can't be read"):
         load_tokenizer(tmp_path)
+
+
+def test_features_of_a_masked_model_have_no_made_up_pooler(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=200, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    module = load_module(tmp_path, "feature-extraction")
+    assert module.pooler is None and not [name for name in module.state_dict() if "pooler" in name]
+    with torch.inference_mode():
+        assert module(input_ids=torch.tensor([[1, 2, 3]])).last_hidden_state.shape == (1, 3, 32)
+
+
+def test_stored_attention_masks_are_neither_parameters_nor_faults(tmp_path: Path) -> None:
+    from experiments.parts.model_facts import facts_of_folder
+
+    model = gpt2(tmp_path)
+    mask = torch.full((1, 1, 8, 8), float("-inf"))
+    rewrite(tmp_path / "model.safetensors", lambda t: t.update({"transformer.h.0.attn.bias": mask}))
+    assert nonfinite_tensors(tmp_path) == {}
+    assert facts_of_folder(tmp_path).parameters == parameter_count(model)
