@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from experiments.protocols import Host
@@ -33,8 +34,16 @@ def allowed_path(given: str, host: Host, kind: FailureKind, field: str) -> Path:
             fix="Upload it instead, or ask an administrator to add its folder to STEELYARD_PATH_ROOTS.",
             field=field,
         )
-    if not real.exists():
-        raise ExperimentError(kind, f"there is nothing at {given!r}", fix="Check the path.", field=field)
+    try:
+        mode = real.stat().st_mode
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        why = f"there is nothing at {given!r}" if gone else f"{given[:200]!r} can't be reached: {error.strerror}"
+        raise ExperimentError(kind, why, fix="Check the path.", field=field) from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or not os.access(real, os.R_OK):
+        raise ExperimentError(
+            kind, f"{given!r} is not a file or folder that can be read", fix="Check its permissions.", field=field
+        )
     return real
 
 

@@ -324,8 +324,17 @@ def test_paths_outside_the_roots_are_refused(tmp_path: Path) -> None:
     assert "link that leads out" in str(refusal(host, inside / "folder"))
 
 
-@pytest.mark.parametrize("name", ["absent.csv", "data.xlsx"])
-def test_what_is_not_there_or_not_readable_is_said(tmp_path: Path, host: Host, name: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("absent.csv", "nothing at"),
+        ("data.xlsx", "can't be read"),
+        ("x" * 300 + ".csv", "can't be reached"),
+        ("data.xlsx/below.csv", "nothing at"),
+        ("a\0b.csv", "NUL"),
+        ("/dev/zero", "not a file or folder that can be read"),
+    ],
+)
+def test_what_is_not_there_or_not_readable_is_said(tmp_path: Path, host: Host, given: str, why: str) -> None:
     (tmp_path / "data.xlsx").write_bytes(b"PK")
-    message = str(refusal(host, tmp_path / name))
-    assert "nothing at" in message or "can't be read" in message
+    assert why in str(refusal(host, tmp_path / given))
