@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import structlog
 from django.db import DatabaseError, close_old_connections, connection
 
-from webapp.core.errors import Conflict
+from webapp.core.errors import Conflict, Invalid
 from webapp.runs import scheduling, services
 from workers import reaper
 from workers.identity import Identity
@@ -36,6 +37,7 @@ class Keeper(threading.Thread):
             try:
                 close_old_connections()
                 if not announced:
+                    reaper.refuse_namesake(worker_name=self._identity.name, host=self._identity.host)
                     reaper.sweep(worker_name=self._identity.name)
                     self._announce()
                     announced = True
@@ -47,10 +49,16 @@ class Keeper(threading.Thread):
                 scheduling.tick(actor=self._identity.name)
             except DatabaseError as error:
                 log.warning("database_unreachable", error=str(error))
-            except Conflict as error:
+            except (Conflict, Invalid) as error:
                 log.error("worker_refused", reason=error.message)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            except Exception:  # the books must be kept: whatever was wrong with one tick, the next one is made
+                log.exception("tick_failed")
             self._woken.wait(TICK_S)
             self._woken.clear()
+        if not announced:
+            return
         try:
             services.worker_stop(name=self._identity.name)
         except DatabaseError as error:

@@ -10,9 +10,9 @@ import psutil
 import structlog
 
 from webapp.core import process_tree
-from webapp.core.errors import StaleWrite
+from webapp.core.errors import Conflict, StaleWrite
 from webapp.runs import services
-from webapp.runs.models import Attempt
+from webapp.runs.models import Attempt, Worker
 from webapp.runs.services.attempts import ALIVE
 from workers.marks import ATTEMPT, worker_mark
 
@@ -43,6 +43,20 @@ def sweep(*, worker_name: str) -> int:
         except StaleWrite:
             log.info("attempt_had_ended", attempt=attempt_id, number=number)
     return lost
+
+
+def refuse_namesake(*, worker_name: str, host: str) -> None:
+    """Return unless a worker of this name lives on this host: its attempts are not ours to sweep.
+
+    Raises:
+        Conflict: it does.
+    """
+    known = Worker.objects.filter(name=worker_name, host=host, stopped_at__isnull=True).first()
+    if known is None or known.pid == os.getpid() or not psutil.pid_exists(known.pid):
+        return
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        if any("celery" in word for word in psutil.Process(known.pid).cmdline()):
+            raise Conflict(f"a worker named {worker_name!r} already runs here (process {known.pid}); choose a --name")
 
 
 def hand_back(*, parent: int) -> int:

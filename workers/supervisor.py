@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ django.setup()
 
 import structlog  # noqa: E402 - what follows needs Django
 from django.conf import settings  # noqa: E402
-from django.db import OperationalError  # noqa: E402
+from django.db import InterfaceError, OperationalError, connection  # noqa: E402
 from pydantic import ValidationError  # noqa: E402
 
 from experiments import hardware  # noqa: E402
@@ -42,6 +42,10 @@ log = structlog.get_logger(__name__)
 #: Lines of the engine's own log that are kept as events; the rest is in the log file only.
 LOG_EVENTS = 2000
 
+#: Events that are kept while the database is away, and how long its return is waited for at the end.
+BACKLOG = 1000
+PATIENCE_S = 60.0
+
 
 class Recorder:
     """Passes events and heartbeats to the services."""
@@ -51,12 +55,13 @@ class Recorder:
         self._number = number
         self._renewed = time.monotonic()
         self._log_events = 0
+        self._backlog: list[Event] = []
         self.failure: Failure | None = None
 
     def events(self, events: Sequence[Event]) -> None:
         """Store them; of progress only the newest, of log lines only so many."""
         newest = max((index for index, event in enumerate(events) if event.kind == "progress"), default=-1)
-        kept = []
+        kept, self._backlog = self._backlog, []
         for index, event in enumerate(events):
             if event.kind == "failure":
                 self.failure = event.failure
@@ -73,6 +78,10 @@ class Recorder:
             services.events_append(attempt_id=self._attempt_id, number=self._number, events=kept)
         except StaleWrite as refusal:
             log.warning("events_refused", reason=str(refusal))  # the next beat learns it too and stops the engine
+        except (OperationalError, InterfaceError) as error:
+            log.warning("database_unreachable", error=str(error))
+            connection.close()
+            self._backlog = kept[-BACKLOG:]
 
     def beat(self, memory_bytes: int | None) -> Orders:
         """Look once a second whether to go on; renew the lease every five."""
@@ -83,9 +92,10 @@ class Recorder:
                     attempt_id=self._attempt_id, number=self._number, memory_bytes=memory_bytes
                 )
             return selectors.attempt_orders(self._attempt_id, self._number)
-        except OperationalError as error:
+        except (OperationalError, InterfaceError) as error:
             # The lease outlives a short absence of the database; a long one ends in "stale".
             log.warning("database_unreachable", error=str(error))
+            connection.close()
             return "go on"
 
 
@@ -145,7 +155,8 @@ def supervise(attempt_id: int, number: int, engine: Sequence[str] | None = None)
     finally:
         tail = attempt_log.last_lines
         attempt_log.close()
-    _record(
+    _patiently(
+        _record,
         attempt_id,
         number,
         resources,
@@ -156,6 +167,20 @@ def supervise(attempt_id: int, number: int, engine: Sequence[str] | None = None)
         os.getppid() != parent,
     )
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _patiently(call: Callable[..., None], *arguments: Any) -> None:
+    """Call until the database is there, for a minute at most: what took an hour to measure is worth the wait."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call(*arguments)
+        except (OperationalError, InterfaceError) as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("database_unreachable", error=str(error))
+            connection.close()
+            time.sleep(1.0)
 
 
 def _devices(attempt: Attempt) -> tuple[tuple[int, ...], dict[str, str]]:

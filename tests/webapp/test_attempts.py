@@ -204,8 +204,8 @@ def test_a_report_that_races_a_reaper_wins_or_loses_whole() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_workers_that_tick_together_lease_each_device_once() -> None:
-    for host in range(3):
-        factories.worker(f"w{host}", factories.cuda(0), factories.cuda(1), host=f"h{host}")
+    for number in range(3):
+        factories.worker(f"w{number}", factories.cuda(2 * number), factories.cuda(2 * number + 1))
     factories.study(names=tuple(f"e{n}" for n in range(10)), resources={"device": "cuda"})
     results = at_once(lambda: tick(actor="test"), threads=6)
     assert not [result for result in results if isinstance(result, Exception)]

@@ -17,6 +17,7 @@ from django.db import connection
 
 from tests import factories
 from webapp.core import process_tree
+from webapp.core.errors import Conflict
 from webapp.runs import selectors, services
 from webapp.runs.models import Attempt, AttemptReport, Experiment
 from workers import reaper, tasks
@@ -187,3 +188,14 @@ def test_the_sweep_leaves_other_installations_alone(running: Running, monkeypatc
     monkeypatch.setattr(settings, "STEELYARD_HOME", Path(os.environ["STEELYARD_HOME"]) / "another")
     assert process_tree.marked({"STEELYARD_WORKER": "w1", "STEELYARD_HOME": str(settings.STEELYARD_HOME)}) == []
     assert len(running.left()) > 3
+
+
+def test_a_second_worker_of_the_same_name_is_refused_while_the_first_lives(home: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "celery"])
+    services.worker_register(name="w1", host="h", pid=first.pid, devices=[factories.cpu()])
+    with pytest.raises(Conflict, match="already runs here"):
+        reaper.refuse_namesake(worker_name="w1", host="h")
+    reaper.refuse_namesake(worker_name="w2", host="h")
+    first.kill()
+    first.wait()
+    reaper.refuse_namesake(worker_name="w1", host="h")

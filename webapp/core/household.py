@@ -20,6 +20,9 @@ log = structlog.get_logger(__name__)
 #: A service that dies so often within a minute is given up.
 MAX_RESTARTS = 5
 
+#: A log larger than this is put aside at the next start (bytes).
+LOG_LIMIT = 5 << 20
+
 
 class ServiceFailed(Exception):
     """A service that does not start or dies again and again; the message ends with its log's last lines."""
@@ -51,6 +54,8 @@ class Service:
     def start(self) -> None:
         """Start it; returns at once."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
+            self.log.replace(self.log.with_suffix(".old.log"))
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 list(self.command),

@@ -47,12 +47,8 @@ def status_history(experiment: Experiment) -> list[Event]:
 
 def attempt_orders(attempt_id: int, number: int) -> Literal["go on", "cancel", "stale"]:
     """What a supervisor should do with the attempt that it runs."""
-    row = (
-        Attempt.objects.filter(pk=attempt_id, number=number, status=AttemptStatus.RUNNING)
-        .values_list("experiment__cancel_requested_at", flat=True)
-        .first()
-    )
-    if row is not None:
-        return "cancel"
-    alive = Attempt.objects.filter(pk=attempt_id, number=number, status=AttemptStatus.RUNNING).exists()
-    return "go on" if alive else "stale"
+    mine = Attempt.objects.filter(pk=attempt_id, number=number, status=AttemptStatus.RUNNING)
+    requests = list(mine.values_list("experiment__cancel_requested_at", flat=True))
+    if not requests:
+        return "stale"
+    return "cancel" if requests[0] is not None else "go on"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from django.db import connection
 
 from experiments.records import DeviceFacts
 from webapp.core.clock import database_now
-from webapp.core.errors import Conflict
+from webapp.core.errors import Conflict, Invalid
 from webapp.runs import selectors
 from webapp.runs.models import Worker
+
+#: What a worker may be called; the name is part of its queue's name.
+NAME = r"[A-Za-z0-9._-]{1,100}"
 
 
 def worker_register(
@@ -23,12 +29,22 @@ def worker_register(
     """Announce a worker and its devices.
 
     Raises:
-        Conflict: a living worker elsewhere has this name.
+        Invalid: a name that can't be one.
+        Conflict: a living worker elsewhere has this name, or works elsewhere on the same SQLite file.
     """
+    if not re.fullmatch(NAME, name):
+        raise Invalid(f"{name[:100]!r} can't be a worker's name; use letters, digits, '.', '_' and '-', at most 100")
     now = database_now()
     known = Worker.objects.filter(name=name).first()
     if known is not None and known.host != host and selectors.is_alive(known, now):
         raise Conflict(f"there is a living worker named {name!r} on {known.host}; choose another --name")
+    if connection.vendor == "sqlite":
+        others = Worker.objects.exclude(host=host).filter(stopped_at__isnull=True)
+        if elsewhere := [other for other in others if selectors.is_alive(other, now)]:
+            raise Conflict(
+                f"SQLite serves one host, and {elsewhere[0].name!r} works on {elsewhere[0].host}; "
+                "several hosts need PostgreSQL (DATABASE_URL)"
+            )
     worker, _ = Worker.objects.update_or_create(
         name=name,
         defaults={
