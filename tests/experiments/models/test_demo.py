@@ -25,6 +25,7 @@ def shared() -> Host:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # training takes minutes, more on a busy machine
 @pytest.mark.parametrize("demo", DEMO_MODELS, ids=lambda demo: demo.name)
 def test_facts_told_before_are_the_facts_after(shared: Host, demo: Demo) -> None:
     model = DemoModel(name=demo.name)
@@ -33,6 +34,7 @@ def test_facts_told_before_are_the_facts_after(shared: Host, demo: Demo) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # training takes minutes, more on a busy machine
 def test_the_review_classifier_is_right_on_unseen_snippets(shared: Host) -> None:
     import torch
 
@@ -53,6 +55,7 @@ def test_the_review_classifier_is_right_on_unseen_snippets(shared: Host) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # training takes minutes, more on a busy machine
 def test_the_digit_classifier_is_right_on_unseen_digits(shared: Host) -> None:
     import torch
 
@@ -66,6 +69,7 @@ def test_the_digit_classifier_is_right_on_unseen_digits(shared: Host) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # training takes minutes, more on a busy machine
 def test_the_language_model_predicts_python_documentation(shared: Host) -> None:
     import torch
 
