@@ -210,3 +210,12 @@ def test_a_logs_tail_begins_with_a_whole_line(logged: Experiment) -> None:
 def test_a_log_path_that_leaves_the_folder_is_not_read(logged: Experiment) -> None:
     Attempt.objects.update(log="../../../../etc/hostname")
     assert selectors.log_slice(logged) == ("", 0)
+
+
+def test_a_queue_of_hundreds_reads_no_specs(django_assert_max_num_queries: DjangoAssertNumQueries) -> None:
+    """A study's spec names all its experiments; read once for each of them it made this page take 18 seconds."""
+    factories.study(names=tuple(f"e{n}" for n in range(60)))
+    with django_assert_max_num_queries(8) as captured:
+        queue = selectors.queue_snapshot()
+    assert len(queue.waiting) == 60
+    assert not [q["sql"] for q in captured.captured_queries if '"spec"' in q["sql"]]

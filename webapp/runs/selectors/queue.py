@@ -70,6 +70,7 @@ def queue_snapshot(team: Team | None = None) -> QueueSnapshot:
     alive = list(
         Attempt.objects.filter(status__in=ALIVE)
         .select_related("experiment", "experiment__study", "team")
+        .defer("experiment__spec", "experiment__preflight", "experiment__study__spec")
         .order_by("pk")
     )
     by_id = {attempt.pk: attempt for attempt in alive}
@@ -88,7 +89,9 @@ def queue_snapshot(team: Team | None = None) -> QueueSnapshot:
     present = scheduling.snapshot(now)
     reasons = scheduling.explain(present).reasons
     order = [job.id for job in present.waiting]
-    rows = Experiment.objects.filter(pk__in=order).select_related("study", "team").in_bulk()
+    # A study's spec names all its experiments: read with each of them it would be megabytes.
+    light = Experiment.objects.select_related("study", "team").defer("spec", "preflight", "study__spec")
+    rows = light.in_bulk(order)
     return QueueSnapshot(
         at=now,
         workers=tuple(workers),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import transaction
 
 from webapp.accounts.models import Team
@@ -23,7 +25,8 @@ def experiment_cancel(*, team: Team, experiment_id: int, actor: str) -> Experime
         experiment = Experiment.objects.select_for_update().filter(team=team, pk=experiment_id).first()
         if experiment is None:
             raise NotFound("there is no such experiment")
-        _cancel(experiment, actor)
+        alive = Attempt.objects.filter(experiment=experiment, status__in=ALIVE).first()
+        _cancel(experiment, alive, actor, database_now())
         transaction.on_commit(scheduling.wake)
     return experiment
 
@@ -38,25 +41,35 @@ def study_cancel(*, team: Team, study_id: int, actor: str) -> Study:
         study = Study.objects.filter(team=team, pk=study_id).first()
         if study is None:
             raise NotFound("there is no such study")
-        open_ones = study.experiments.exclude(status__in=TERMINAL).order_by("pk").select_for_update()
-        for experiment in open_ones:
-            _cancel(experiment, actor)
+        open_ones = (
+            study.experiments.exclude(status__in=TERMINAL).order_by("pk").defer("spec", "preflight").select_for_update()
+        )
+        experiments = list(open_ones)  # all rows are locked before their attempts are looked at
+        alive = {a.experiment_id: a for a in Attempt.objects.filter(experiment__study=study, status__in=ALIVE)}
+        now = database_now()
+        for experiment in experiments:
+            _cancel(experiment, alive.get(experiment.pk), actor, now)
         transaction.on_commit(scheduling.wake)
     return study
 
 
-def _cancel(experiment: Experiment, actor: str) -> None:
+def _cancel(experiment: Experiment, attempt: Attempt | None, actor: str, now: datetime) -> None:
     if experiment.status in TERMINAL or experiment.cancel_requested_at is not None:
         return
-    now = database_now()
-    Experiment.objects.filter(pk=experiment.pk).update(cancel_requested_at=now)
-    experiment.cancel_requested_at = now
-    attempt = Attempt.objects.filter(experiment=experiment, status__in=ALIVE).first()
     if attempt is None:
         transition(
-            experiment, to=Status.CANCELLED, actor=actor, reason="cancelled while waiting", now=now, ended_at=now
+            experiment,
+            to=Status.CANCELLED,
+            actor=actor,
+            reason="cancelled while waiting",
+            now=now,
+            ended_at=now,
+            cancel_requested_at=now,
         )
-    elif attempt.status == AttemptStatus.LEASED:
+        return
+    Experiment.objects.filter(pk=experiment.pk).update(cancel_requested_at=now)
+    experiment.cancel_requested_at = now
+    if attempt.status == AttemptStatus.LEASED:
         _end(attempt, experiment, AttemptStatus.CANCELLED, Status.CANCELLED, actor, "cancelled before it began", now)
     else:
         # Its supervisor sees the request within a second, stops the engine and ends the attempt.

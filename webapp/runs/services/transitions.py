@@ -45,7 +45,7 @@ def transition(
     before = subject.status
     if to not in allowed.get(before, frozenset()):
         raise StaleWrite(f"{subject!r} is {before}; that never becomes {to}")
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         if isinstance(subject, Experiment):
             changed = Experiment.objects.filter(pk=subject.pk, status=before).update(status=to, **fields)
             experiment_id, number, kind = subject.pk, 0, "experiment"
@@ -81,7 +81,7 @@ def history_append(
     """
     new = list(rows)
     now = now or database_now()
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         Experiment.objects.filter(pk=experiment_id).update(last_seq=F("last_seq") + len(new))
         last = Experiment.objects.values_list("last_seq", flat=True).get(pk=experiment_id)
         first = last - len(new) + 1
