@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from django.contrib.auth import views as auth
 from django.contrib.auth.decorators import login_not_required
 from django.urls import URLPattern, URLResolver, include, path
@@ -15,8 +13,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", views.readyz, name="readyz"),
     path("signin/", auth.LoginView.as_view(template_name="accounts/signin.html"), name="signin"),
     path("signout/", login_not_required(auth.LogoutView.as_view()), name="signout"),
+    path("", include("webapp.runs.urls")),
+    path("", include("webapp.compare.urls")),
+    path("api/v1/", include("webapp.api.urls")),
 ]
-
-for prefix, module in (("", "webapp.runs.urls"), ("", "webapp.compare.urls"), ("api/v1/", "webapp.api.urls")):
-    if find_spec(module):
-        urlpatterns.append(path(prefix, include(module)))
