@@ -7,6 +7,7 @@ load; everything else is what Hugging Face's own loader reads.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def _load_plain(architecture: Any, folder: Path) -> Any:
     module, info = architecture.from_pretrained(
         folder, dtype="auto", local_files_only=True, use_safetensors=True, output_loading_info=True
     )
+    info["missing_keys"] = _drop_absent_pooler(module, info["missing_keys"])
     wrong = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     if wrong:
         key, names = next(iter(wrong.items()))
@@ -75,6 +77,14 @@ def _load_plain(architecture: Any, folder: Path) -> Any:
             tensors=wrong,
         )
     return module
+
+
+def _drop_absent_pooler(module: Any, missing: Iterable[str]) -> list[str]:
+    """What is missing besides a pooler that the saved model did not have; the class makes a random one, which goes."""
+    missing = list(missing)
+    if any(name.startswith("pooler.") for name in missing):
+        module.pooler = None  # the last hidden states, which are the features here, don't pass through it
+    return [name for name in missing if not name.startswith("pooler.")]
 
 
 def _save_integer(module: Any, folder: Path, integer: dict[str, Any]) -> None:
@@ -135,6 +145,7 @@ def _load_integer(architecture: Any, folder: Path, quantization: dict[str, Any])
         if name in tensors:
             tensors[alias] = tensors[name]
     missing, unexpected = module.load_state_dict(tensors, strict=False, assign=True)
+    missing = _drop_absent_pooler(module, missing)
     if missing or unexpected:
         raise ExperimentError(
             FailureKind.BAD_MODEL,

@@ -143,7 +143,7 @@ def test_the_task_is_read_from_the_folder_or_asked_for(tmp_path: Path) -> None:
         assert infer_task(tmp_path / task) == task
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ExperimentError, match="choose a task: .*no 'architectures'") as caught:
+    with pytest.raises(ExperimentError, match=r"choose a task: .*no 'architectures'") as caught:
         infer_task(tmp_path / "bare")
     assert all(task in (caught.value.failure.fix or "") for task in get_args(Task))
 
@@ -170,7 +170,7 @@ def test_an_architecture_without_export_is_unsupported_at_build(tmp_path: Path) 
     from transformers import MambaConfig, MambaForCausalLM
 
     module = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4))
-    with pytest.raises(ExperimentError, match="'mamba' have no ONNX export for text-generation") as caught:
+    with pytest.raises(ExperimentError, match=r"'mamba' have no ONNX export for text-generation") as caught:
         export_onnx(module, tmp_path, "text-generation")
     assert caught.value.failure.kind is FailureKind.UNSUPPORTED
 

@@ -97,6 +97,17 @@ def test_images_go_in_and_logits_come_out_as_float32(runtime: Runtime, tmp_path:
     assert np.abs(output - outputs_of(module, "image-classification", inputs)).max() < 1e-5
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_an_encoder_without_its_pooler_gets_no_random_one(quantized: bool, tmp_path: Path) -> None:
+    module = bert().bert
+    module.pooler = None
+    if quantized:
+        Int8Dynamic().apply_torch(module, context(tmp_path, "feature-extraction"))
+    inputs = inputs_for("feature-extraction")
+    output = opened(TorchEager(), module, tmp_path / "model", "feature-extraction").forward(inputs)
+    assert np.abs(output - outputs_of(module, "feature-extraction", inputs)).max() == 0
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda r: r.kind)
 def test_prompts_that_cannot_be_continued_are_refused(runtime: Runtime, tmp_path: Path) -> None:
     decoder = opened(runtime, llama(), tmp_path / "a", "text-generation")

@@ -71,7 +71,7 @@ def test_a_tied_head_stays_float_keeps_its_tie_and_is_counted_once(tmp_path: Pat
 
 def test_integer_weights_are_saved_without_pickle_and_reload_equal_in_a_fresh_process(tmp_path: Path) -> None:
     inputs = inputs_for("text-generation")
-    np.savez(tmp_path / "inputs.npz", **inputs)
+    np.savez(tmp_path / "inputs.npz", allow_pickle=False, **inputs)
     before, sizes = {}, {}
     for name, make in (("llama", llama), ("gpt2", gpt2)):
         module, _ = Int8Dynamic().apply_torch(make(), context(tmp_path, "text-generation"))
