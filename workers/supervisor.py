@@ -30,7 +30,7 @@ from experiments import hardware  # noqa: E402
 from experiments.records import Event, Failure, Report  # noqa: E402
 from webapp.core import process_tree  # noqa: E402
 from webapp.core.errors import StaleWrite  # noqa: E402
-from webapp.runs import selectors, services  # noqa: E402
+from webapp.runs import scheduling, selectors, services  # noqa: E402
 from webapp.runs.models import Attempt  # noqa: E402
 from webapp.runs.services.attempts import RENEW_EVERY_S, Orders  # noqa: E402
 from workers.attempt_log import AttemptLog  # noqa: E402
@@ -167,6 +167,8 @@ def supervise(attempt_id: int, number: int, engine: Sequence[str] | None = None)
         os.getppid() != parent,
     )
     shutil.rmtree(folder, ignore_errors=True)
+    if outcome.cause != "stopping":
+        scheduling.wake()  # the devices are free now; the next tick would be up to two seconds away
 
 
 def _patiently(call: Callable[..., None], *arguments: Any) -> None:

@@ -133,3 +133,10 @@ def test_the_doctor_names_what_is_missing(capsys: pytest.CaptureFixture[str], se
     with pytest.raises(SystemExit):
         call_command("doctor")
     assert "ok    worker w7 on host1: cpu:0" in capsys.readouterr().out
+
+
+def test_production_serves_hashed_and_compressed_files(tmp_path: Path) -> None:
+    done = manage(tmp_path, "collectstatic", "--noinput", STEELYARD_ENV="production", ALLOWED_HOSTS="x")
+    assert done.returncode == 0, done.stderr
+    names = [path.name for path in (tmp_path / "static" / "plotly").iterdir()]
+    assert [name for name in names if name.startswith("plotly.min.") and name.endswith(".js.gz")]

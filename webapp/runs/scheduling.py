@@ -225,7 +225,7 @@ def tick(*, actor: str) -> bool:
 def wake() -> None:
     """Tick now because something changed; a failure only means that the next worker's tick does it."""
     try:
-        tick(actor="web")
+        tick(actor="scheduler")
     except DatabaseError as error:
         log.warning("wake_failed", error=str(error))
 
