@@ -397,7 +397,7 @@ def _load(source: str | bytes, syntax: Literal["yaml", "json"]) -> Any:
     try:
         text = source.decode("utf-8-sig") if isinstance(source, bytes) else source
         if syntax == "json":
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
         _refuse_bombs(text)
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - derived from SafeLoader
     except UnicodeDecodeError:
@@ -411,6 +411,21 @@ def _load(source: str | bytes, syntax: Literal["yaml", "json"]) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         message = f"not valid {syntax.upper()}: {str(error)[:200] or type(error).__name__}"
     raise SpecError([Problem(path="", message=message)])
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, unless it says one thing twice (Python would quietly take the last)."""
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"{key[:80]!r} is given twice")
+        made[key] = value
+    return made
+
+
+def _no_number(name: str) -> None:
+    """``NaN`` and ``Infinity``, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _refuse_bombs(text: str) -> None:

@@ -38,7 +38,7 @@ class StudyLinks(BaseModel):
     def of(cls, request: HttpRequest, study_id: int) -> StudyLinks:
         """The links of a study."""
         api = address(request, "api:get_study", study_id=study_id)
-        page = api.replace(reverse("api:get_study", kwargs={"study_id": study_id}), f"/studies/{study_id}")
+        page = address(request, "runs:study", study_id=study_id)
         return cls(api=api, page=page, results=f"{api}/results", cancel=f"{api}/cancel")
 
 
@@ -53,14 +53,13 @@ class ExperimentLinks(BaseModel):
     @classmethod
     def of(cls, request: HttpRequest, experiment_id: int) -> ExperimentLinks:
         """The links of an experiment."""
-        own = {"experiment_id": experiment_id}
-        api = address(request, "api:get_experiment", **own)
-        page = api.replace(reverse("api:get_experiment", kwargs=own), f"/experiments/{experiment_id}")
+        api = address(request, "api:get_experiment", experiment_id=experiment_id)
+        page = address(request, "runs:experiment", experiment_id=experiment_id)
         return cls(api=api, page=page, events=f"{api}/events", logs=f"{api}/logs")
 
 
 class ExperimentState(BaseModel):
-    """One experiment of a study: where it is, and what was known before it ran."""
+    """One experiment of a study: where it is, and what was known before it ran (facts of the model left out)."""
 
     id: int
     name: str
@@ -80,7 +79,8 @@ class ExperimentState(BaseModel):
     @classmethod
     def of(cls, request: HttpRequest, row: Experiment) -> ExperimentState:
         """The state of a row."""
-        return cls(**_state(request, row))
+        # All experiments of a study have one model: its facts, said a thousand times, would be half of the answer.
+        return cls(**{**_state(request, row), "preflight": {**row.preflight, "facts": None}})
 
 
 def _state(request: HttpRequest, row: Experiment) -> dict[str, Any]:

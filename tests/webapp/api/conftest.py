@@ -101,8 +101,8 @@ def begin() -> Callable[[int], Attempt]:
 
     def run(experiment_id: int) -> Attempt:
         name = f"worker-{experiment_id}"
-        facts = DeviceFacts(name="cpu:0", kind="cpu", model="test", cores=(0,))
-        services.worker_register(name=name, host=name, pid=1, devices=[facts])
+        facts = DeviceFacts(name=f"cpu:{experiment_id}", kind="cpu", model="test", cores=(experiment_id,))
+        services.worker_register(name=name, host="one-host", pid=1, devices=[facts])
         Experiment.objects.filter(pk=experiment_id).update(priority=100)
         while not Attempt.objects.filter(experiment_id=experiment_id, status="leased").exists():
             assert scheduling.tick(actor="test")

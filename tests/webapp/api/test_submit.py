@@ -133,7 +133,9 @@ def test_every_problem_is_named_by_its_path_and_nothing_is_created(api: Client) 
         (b"hello", "application/yaml", 422),
         (b"# nothing", "application/yaml", 422),
         (b"{}", "application/json", 422),
-        (b'{"name": NaN}', "application/json", 422),
+        (b'{"name": NaN}', "application/json", 400),
+        (b'{"name": "x", "name": "y"}', "application/json", 400),
+        (b"name: x\nname: y", "application/yaml", 400),
     ],
 )
 def test_a_body_that_is_no_spec_is_refused_in_the_one_shape(api: Client, body: bytes, kind: str, status: int) -> None:
