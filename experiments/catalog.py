@@ -88,7 +88,7 @@ def definitions() -> dict[str, MetricDefinition]:
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice most like ``name``, or None if nothing is close."""
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return close[0] if close else None
 
 

@@ -441,7 +441,10 @@ def _refuse_bombs(text: str) -> None:
 def explain(error: ValidationError) -> list[Problem]:
     """Pydantic's errors as paths into what the user wrote and sentences that say how to mend them."""
     problems = []
-    for item in error.errors(include_url=False)[:MAX_PROBLEMS]:
+    items = error.errors(include_url=False)
+    for item in items[:MAX_PROBLEMS]:
+        if item["type"] == "too_short" and any(_below(other["loc"], item["loc"]) for other in items):
+            continue  # the list is too short only because its broken entries were not counted
         path = _path(item["loc"])
         context = item.get("ctx", {})
         given = item.get("input")
@@ -463,9 +466,10 @@ def explain(error: ValidationError) -> list[Problem]:
             case "missing":
                 message = "this field is required"
             case "literal_error":
-                choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+                expected = str(context.get("expected", ""))
+                choices = re.findall(r"'([^']*)'", expected) or [expected]
                 close = catalog.nearest(str(given), choices)
-                message = f"{str(given)[:80]!r} is not one of {', '.join(choices)}" + (
+                message = f"{str(given)[:80]!r} is not {'one of ' if choices[1:] else ''}{', '.join(choices)}" + (
                     f"; did you mean {close!r}?" if close else ""
                 )
             case "value_error":
@@ -478,6 +482,10 @@ def explain(error: ValidationError) -> list[Problem]:
     if (more := error.error_count() - MAX_PROBLEMS) > 0:
         problems.append(Problem(path="", message=f"and {more:,} more problems"))
     return problems
+
+
+def _below(loc: tuple[int | str, ...], parent: tuple[int | str, ...]) -> bool:
+    return len(loc) > len(parent) and loc[: len(parent)] == parent
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
