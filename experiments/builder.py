@@ -73,6 +73,7 @@ class _Builder:
     ) -> dict[str, Any]:
         """Fill ``out`` with ``files/`` (what is deployed), ``built.json`` and the expected probe outputs."""
         from experiments.parts.loading import load_module
+        from experiments.parts.tied_weights import parameter_count
         from experiments.parts.torch_session import TorchSession, set_up
 
         folder = Path(out)
@@ -113,14 +114,14 @@ class _Builder:
         live = TorchSession(module, task, "cpu", 0)
         probe(live, "source")
         flops = _flops_per_sample(live, prepared)
-        parameters = _parameters(module)
+        parameters = parameter_count(module)
         effects: list[StepEffect] = []
         for step in planned.torch:
             module, effect = _timed(partial(step.apply_torch, module, context))
             effects.append(effect)
             self._tell(f"{step.technique}: {effect.summary}", None)
             if not step.quantizes:
-                parameters = _parameters(module)
+                parameters = parameter_count(module)
         if planned.torch:
             probe(TorchSession(module, task, "cpu", 0), "built")
         else:
@@ -165,11 +166,6 @@ def _timed(apply: Callable[[], tuple[Any, StepEffect]]) -> tuple[Any, StepEffect
     started = time.monotonic()
     module, effect = apply()
     return module, effect.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
-
-
-def _parameters(module: Any) -> int:
-    """Parameters, tied ones once."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _seed(seed: int) -> None:

@@ -30,6 +30,7 @@ def handlers(reply: Reply) -> dict[str, Handler]:
     return {
         "open": process.open,
         "probe": process.probe,
+        "locate": process.locate,
         "warm": process.warm,
         "block": process.block,
         "memory": process.memory,
@@ -100,6 +101,10 @@ class _Measured:
     def probe(self, *, out: str) -> dict[str, Any]:
         probe_outputs(self._session, self._pack.probe(), Path(out))
         return {}
+
+    def locate(self) -> dict[str, Any]:
+        """Where the probe first becomes NaN or infinite: a layer or node by name, or None."""
+        return {"where": self._session.first_non_finite(self._pack.probe())}
 
     def _batch(self, size: int) -> Arrays:
         """The next ``size`` requests, going round: consecutive calls get different requests."""

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -23,6 +23,7 @@ from experiments.builder import facts_payload
 from experiments.child import typed
 from experiments.launch import Child, Events, Limits, restrict, to_descriptor, write_json
 from experiments.parts.cache import Cache, remembered_sha256, sha256_file
+from experiments.parts.overlap import refuse_overlap, row_keys
 from experiments.parts.packs import Pack, make_pack
 from experiments.preflight import preflight
 from experiments.protocols import Examples, Host, ModelFacts, Observations, Outputs, Task
@@ -160,7 +161,7 @@ class _Run:
         self._task = checked.task or facts.task
         assert self._task is not None, "preflight refuses a model whose task is unknown"
         self._model_sha256 = _folder_sha256(self.host.cache, self._folder)
-        examples = spec.dataset.load(self.host, self._task) if spec.dataset is not None else None
+        examples = self._examples(self._task)
         self._pack = self._make_pack(examples)
         self._environment(examples)
         self.events.log(
@@ -168,6 +169,21 @@ class _Run:
             f"data {examples.name if examples else 'none'}: {len(examples) if examples else 0} examples; "
             f"{len(self._cores)} threads on cores {','.join(map(str, self._cores))}"
         )
+
+    def _examples(self, task: Task) -> Examples | None:
+        """The evaluation rows, none of which may be among those that a model is made from."""
+        source = self.spec.dataset
+        if source is None:
+            return None
+        examples = source.load(self.host, task)
+        uses: tuple[tuple[Literal["train", "calibration"], str | None], ...] = (
+            ("train", source.train_split),
+            ("calibration", source.calibration_split),
+        )
+        for use, split in uses:
+            if split is not None:
+                refuse_overlap(row_keys(examples), row_keys(source.load(self.host, task, split=split)), use, split)
+        return examples
 
     def _make_pack(self, examples: Examples | None) -> Pack:
         spec, task = self.spec, self._task
@@ -326,9 +342,10 @@ class _Run:
                     quantized=built.quantized,
                 )
             except ExperimentError as error:
+                error = _located(error, side)
                 side.close(grace=0)
                 if side.name == "candidate":
-                    raise
+                    raise error from None
                 self.notes.append(f"no ratios: the baseline failed its canary ({error.failure.message})")
                 sides.remove(side)
                 self._baseline = None
@@ -479,6 +496,22 @@ class _Run:
             reused=tuple(self.reused),
             stage_seconds=dict(self.events.stage_seconds),
         )
+
+
+def _located(error: ExperimentError, side: pairing.Side) -> ExperimentError:
+    """The same failure, naming the first layer or node that is not finite, where that was the failure."""
+    if "nonfinite" not in error.failure.detail:
+        return error
+    where = side.call("locate").get("where")
+    if where is None:
+        return error
+    named = error.failure.model_copy(
+        update={
+            "message": f"{error.failure.message}; the first is at {where}",
+            "detail": {**error.failure.detail, "first": where},
+        }
+    )
+    return ExperimentError.of(named)
 
 
 def dict_none(_: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -77,33 +77,3 @@ def read_config(folder: Path) -> dict[str, Any]:
             fix="Give a Hugging Face folder: config.json beside the weights.",
         )
     return data
-
-
-#: Suffix of the task heads that Hugging Face puts into ``architectures``, for FC-079: a task from the folder alone.
-_HEADS: dict[str, Task] = {
-    "ForSequenceClassification": "text-classification",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
-    "ForImageClassification": "image-classification",
-    "Model": "feature-extraction",
-}
-
-
-def infer_task(folder: Path) -> Task:
-    """The task that ``architectures`` in ``config.json`` names. No network, no torch.
-
-    Raises:
-        ExperimentError: ``bad_model`` with the choices if the folder doesn't say.
-    """
-    architectures = read_config(folder).get("architectures") or []
-    for architecture in architectures:
-        for suffix, task in _HEADS.items():
-            if str(architecture).endswith(suffix):
-                return task
-    named = f"architectures {architectures}" if architectures else "no 'architectures'"
-    raise ExperimentError(
-        FailureKind.BAD_MODEL,
-        f"choose a task: config.json of '{folder.name}' has {named}, so the task can't be inferred",
-        fix="Set task to one of: " + ", ".join(get_args(Task)) + ".",
-        field="task",
-    )

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +57,10 @@ class Cache:
         with locked(path.with_suffix(".lock")):
             if path.is_dir():
                 return path, True
-            scratch = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+            # We hold the entry's lock, so whoever left such a folder was killed.
+            for left in path.parent.glob(f".{path.name}.*"):
+                shutil.rmtree(left, ignore_errors=True)
+            scratch = path.with_name(f".{path.name}.{os.getpid()}")
             scratch.mkdir()
             try:
                 make(scratch)

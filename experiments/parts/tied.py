@@ -1,21 +1,16 @@
-"""The one rule for tied weights: a weight used in two places is one weight, counted once.
+"""The rule for tied weights as it applies to files, without torch; :mod:`tied_weights` applies it to modules.
 
-In a file, an output head is tied if config.json says so and the head is absent or equal to the input embedding. If
-the config says tied while the file holds two different tensors, loading would silently drop one of them: refused.
-In a module, parameters are tied if they are the same object or share their storage.
+An output head is tied if config.json says so and the head is absent or equal to the input embedding. If the config
+says tied while the file holds two different tensors, loading would silently drop one of them: refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.parts.architectures import ties_by_default
 from experiments.parts.weights import Stored, same_values
 from experiments.records import ExperimentError, FailureKind
-
-if TYPE_CHECKING:
-    import torch
 
 _INPUTS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "shared.weight", "tok_embeddings.weight")
 _OUTPUTS = ("lm_head.weight", "embed_out.weight", "decoder.weight", "output.weight")
@@ -50,33 +45,3 @@ def stored_twins(tensors: dict[str, Stored], config: dict[str, Any]) -> tuple[st
             field="model",
         )
     return embedding, head
-
-
-def tied_groups(module: torch.nn.Module) -> list[tuple[str, ...]]:
-    """Names of parameters that share one storage, each group in the module's order; untied ones are left out."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        groups.setdefault(_identity(parameter), []).append(name)
-    return [tuple(names) for names in groups.values() if len(names) > 1]
-
-
-def parameter_count(module: torch.nn.Module) -> int:
-    """Parameters of a module, tied ones counted once; buffers are not parameters."""
-    return sum(tensor.numel() for tensor in unique(module.parameters()))
-
-
-def tensor_bytes(module: torch.nn.Module) -> int:
-    """Bytes of all parameters and buffers, shared storages counted once."""
-    tensors = unique([*module.parameters(), *module.buffers()])
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def unique(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors without repetitions of one storage."""
-    return list({_identity(tensor): tensor for tensor in tensors}.values())
-
-
-def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    if tensor.numel() == 0 or tensor.device.type == "meta":
-        return ("object", id(tensor))
-    return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape))

@@ -58,6 +58,11 @@ def unique_bytes(module: torch.nn.Module) -> int:
     return sum(storages.values()) + sum(packed)
 
 
+def parameter_count(module: torch.nn.Module) -> int:
+    """Parameters of a module, shared ones counted once; buffers are not parameters."""
+    return sum(parameter.numel() for parameter in {_where(p): p for p in module.parameters()}.values())
+
+
 def embeddings_tied(module: Any) -> bool:
     """True if the output head shares its tensor with the input embedding."""
     pair = _embedding_pair(module)

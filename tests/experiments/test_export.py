@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.parts.artifact_card import infer_task
 from experiments.parts.companions import copy_companions
 from experiments.parts.export import export_onnx
 from experiments.parts.onnx_graph import linear_nodes, load_graph, parameter_count, weights_bytes
@@ -130,22 +129,6 @@ def test_exports_and_loads_open_no_connection(tmp_path: Path) -> None:
         answer = asked
     """
     assert in_fresh_process(program, folder=str(tmp_path)) == []
-
-
-def test_the_task_is_read_from_the_folder_or_asked_for(tmp_path: Path) -> None:
-    """FC-079: the third folder has no 'architectures'."""
-    for module, task in (
-        (llama(), "text-generation"),
-        (bert(), "text-classification"),
-        (vit(), "image-classification"),
-    ):
-        module.save_pretrained(tmp_path / task)
-        assert infer_task(tmp_path / task) == task
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ExperimentError, match=r"choose a task: .*no 'architectures'") as caught:
-        infer_task(tmp_path / "bare")
-    assert all(task in (caught.value.failure.fix or "") for task in get_args(Task))
 
 
 def test_what_is_said_at_submission_agrees_with_the_installed_optimum() -> None:

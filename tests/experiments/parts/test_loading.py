@@ -11,7 +11,7 @@ import torch
 
 from experiments.parts.loading import load_module, load_tokenizer
 from experiments.parts.padding import padding_of
-from experiments.parts.tied import parameter_count, tensor_bytes, tied_groups
+from experiments.parts.tied_weights import parameter_count, tied_names, unique_bytes
 from experiments.parts.weights import nonfinite_tensors
 from experiments.records import ExperimentError, FailureKind
 from tests.experiments.parts.small_models import classifier, gpt2, llama, logits, rewrite
@@ -134,9 +134,9 @@ def test_the_stored_type_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
 def test_ties_survive_loading_and_are_counted_once(tmp_path: Path) -> None:
     original = llama(tmp_path, tied=True)
     module = load_module(tmp_path, "text-generation")
-    assert tied_groups(module) == [("model.embed_tokens.weight", "lm_head.weight")]
+    assert tied_names(module) == {"model.embed_tokens.weight": "lm_head.weight"}
     assert parameter_count(module) == sum(p.numel() for p in original.parameters())
-    assert tensor_bytes(module) >= 4 * parameter_count(module)
+    assert unique_bytes(module) >= 4 * parameter_count(module)
     assert (logits(module) == logits(original)).all()
 
 
