@@ -157,6 +157,7 @@ def test_cancel_and_stop_end_a_running_experiment_with_all_its_processes(
     assert Worker.objects.get().stopped_at is not None
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_runs_is_swept_by_its_next_life(
     worker: LiveWorker, tmp_path: Path, home: Path
 ) -> None:
