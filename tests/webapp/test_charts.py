@@ -9,9 +9,9 @@ import pytest
 
 from experiments.records import Measurement, StudyReport
 from tests.webapp import study_reports
-from webapp.compare import charts, selectors
+from webapp.compare import charts, labelling, selectors
 
-MARKUP = '<img src=x onerror=alert(1)> &amp;'
+MARKUP = "<img src=x onerror=alert(1)> &amp;"
 
 
 def every(report: StudyReport) -> list[charts.Chart]:
@@ -119,3 +119,28 @@ def test_many_points_carry_only_the_names_that_matter() -> None:
     chart = charts.pareto(base.model_copy(update={"experiments": many}), "latency_p50_ms", "accuracy", 1)
     labelled = [t["meta"]["experiment"] for t in chart.figure["data"] if t.get("mode") == "markers+text"]
     assert labelled == ["fp32"]
+
+
+def test_names_of_points_cover_neither_each_other_nor_a_point() -> None:
+    points = [(0.10, 0.55), (0.25, 0.7), (0.3, 0.7), (0.86, 0.62), (0.97, 0.7), (0.12, 0.4)]
+    texts = [
+        "int8-dynamic-onnxruntime (sweet spot)",
+        "fp32-onnxruntime",
+        "fp32 (baseline)",
+        "bf16",
+        "fp16",
+        "int8-dynamic",
+    ]
+    positions = labelling.places(points, texts)
+    sides = {name: (side, height) for name, side, height in labelling.POSITIONS}
+    boxes = [
+        labelling._box(x, y, len(text), *sides[position])
+        for (x, y), text, position in zip(points, texts, positions, strict=True)
+    ]
+    for index, box in enumerate(boxes):
+        assert box.outside == 0
+        assert all(box.overlap(other) == 0 for other in boxes[index + 1 :]), texts[index]
+
+
+def test_as_many_points_as_labels_even_where_all_lie_together() -> None:
+    assert len(labelling.places([(0.5, 0.5)] * 20, ["same place"] * 20)) == 20

@@ -16,6 +16,7 @@ from typing import Any
 from experiments.protocols import MetricDefinition
 from experiments.records import Report, StudyReport
 from experiments.verdict import at_batch
+from webapp.compare import labelling
 from webapp.compare.pareto import Axis, frontier
 from webapp.compare.points import COMPARED_BY, definition, metrics_of
 from webapp.compare.table import text_of
@@ -25,6 +26,9 @@ from webapp.core import formatting
 MAX_SAMPLES = 300
 #: Beyond this many points only the frontier, the baseline and the sweet spot carry their names.
 MAX_LABELS = 14
+
+#: Characters of a name beside a point.
+POINT_LABEL = 26
 
 Figure = dict[str, Any]
 
@@ -119,53 +123,48 @@ def pareto(report: StudyReport, x: str, y: str, batch: int | None, sweet: str | 
                 "name": "frontier",
             }
         )
-    ordered = sorted(shown, key=lambda n: shown[n])
-    range_x = _range([p[0] for p in shown.values()], log_x, 0.12)
-    ends_y = [p[1] for p in shown.values()]
-    few = len(ordered) <= MAX_LABELS
-    for place, name in enumerate(ordered):
-        is_baseline, is_sweet = name == report.baseline, name == sweet
-        colour, symbol, size = "var(--unsure)", "circle-open", 10
-        if name in best:
-            colour, symbol, size = "var(--steel)", "circle", 11
-        if is_baseline:
-            colour, symbol, size = "var(--ink)", "square", 11
-        if is_sweet:
-            colour, symbol, size = "var(--brass)", "star", 16
-        note = " (baseline)" if is_baseline else " (sweet spot)" if is_sweet else ""
-        labelled = few or is_baseline or is_sweet or name in best
-        side = "right" if _share(shown[name][0], range_x, log_x) < 0.62 else "left"
-        report_of = next(e for e in report.experiments if e.experiment == name)
+    by_name = {e.experiment: e for e in report.experiments}
+    bars = {name: {} if name == report.baseline else _bars(by_name[name], (x, y), (fx, fy), batch) for name in shown}
+    ends_y = [end for name in shown for end in _ends(shown[name][1], bars[name].get("y"))]
+    range_x = _range([p[0] for p in shown.values()], log_x)
+    range_y = _range([end for end in ends_y if end > 0 or not log_y], log_y)
+    ordered = sorted(shown, key=lambda n: (n != sweet, n != report.baseline, n not in best, shown[n]))
+    marks = {name: _mark(name, report.baseline, sweet, best) for name in ordered}
+    short = formatting.labels(ordered, POINT_LABEL)
+    texts = [
+        short[name] + marks[name].note if len(ordered) <= MAX_LABELS or marks[name].matters else "" for name in ordered
+    ]
+    at = [(_share(shown[n][0], range_x, log_x), _share(shown[n][1], range_y, log_y)) for n in ordered]
+    for name, text, position in zip(ordered, texts, labelling.places(at, texts), strict=True):
+        mark = marks[name]
         trace: dict[str, Any] = {
             "type": "scatter",
-            "mode": "markers+text" if labelled else "markers",
+            "mode": "markers+text" if text else "markers",
             "x": [shown[name][0]],
             "y": [shown[name][1]],
-            "text": [plain(names[name] + note)],
-            "hovertext": [_hover(name, report_of, (across, up), batch)],
+            "text": [plain(text)],
+            "hovertext": [_hover(name, by_name[name], (across, up), batch)],
             "hoverinfo": "text",
-            "textposition": f"{'top' if place % 2 == 0 else 'bottom'} {side}",
-            "textfont": {"color": "var(--ink)" if labelled else "var(--soft)", "size": 12},
-            "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"color": colour, "width": 2}},
+            "textposition": position,
+            "textfont": {"color": "var(--ink)", "size": 12},
+            "marker": {
+                "color": mark.colour,
+                "symbol": mark.symbol,
+                "size": mark.size,
+                "line": {"color": mark.colour, "width": 2},
+            },
             "cliponaxis": False,
             "name": plain(name),
-            "meta": {"experiment": name, "marked": is_baseline or is_sweet or name in best},
+            "meta": {"experiment": name, "role": mark.note.strip(" ()")},
         }
-        for direction, metric, factor in (("x", x, fx), ("y", y, fy)):
-            bars = None if is_baseline else _error(report_of, metric, batch, factor)
-            if bars:
-                trace[f"error_{direction}"] = {**bars, "color": colour, "thickness": 1, "width": 3}
-                if direction == "y":
-                    ends_y += [shown[name][1] + bars["array"][0], shown[name][1] - bars["arrayminus"][0]]
+        for direction, bar in bars[name].items():
+            trace[f"error_{direction}"] = {**bar, "color": mark.colour, "thickness": 1, "width": 3}
         traces.append(trace)
-    range_y = _range([v for v in ends_y if v > 0 or not log_y], log_y, 0.12)
     figure = {
         "data": traces,
         "layout": _layout(
             xaxis=_axis(_axis_title(across, log_x), log=log_x, range=range_x),
-            yaxis=_axis(
-                _axis_title(up, log_y), log=log_y, range=range_y
-            ),
+            yaxis=_axis(_axis_title(up, log_y), log=log_y, range=range_y),
             hovermode="closest",
             meta={"x": x, "y": y, "xFactor": fx, "yFactor": fy},
         ),
@@ -216,6 +215,38 @@ def _hover(name: str, report: Report, metrics: Sequence[MetricDefinition], batch
             unit = formatting.scale(metric.unit, metric.group).unit
             lines.append(plain(f"{metric.title}: {text_of(found, metric)} {unit}".rstrip()))
     return "<br>".join(lines)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """How a point is drawn: shape as well as colour says what it is."""
+
+    colour: str
+    symbol: str
+    size: int
+    note: str = ""
+    matters: bool = True
+
+
+def _mark(name: str, baseline: str, sweet: str | None, best: Sequence[str]) -> _Mark:
+    if name == sweet:
+        return _Mark("var(--brass)", "star", 16, " (sweet spot)")
+    if name == baseline:
+        return _Mark("var(--ink)", "square", 11, " (baseline)")
+    if name in best:
+        return _Mark("var(--steel)", "circle", 11)
+    return _Mark("var(--unsure)", "circle-open", 10, matters=False)
+
+
+def _bars(
+    report: Report, metrics: tuple[str, str], factors: tuple[float, float], batch: int | None
+) -> dict[str, dict[str, Any]]:
+    found = {d: _error(report, m, batch, f) for d, m, f in zip("xy", metrics, factors, strict=True)}
+    return {direction: bar for direction, bar in found.items() if bar is not None}
+
+
+def _ends(value: float, bar: dict[str, Any] | None) -> tuple[float, ...]:
+    return (value,) if bar is None else (value - bar["arrayminus"][0], value, value + bar["array"][0])
 
 
 def _error(report: Report, metric: str, batch: int | None, factor: float) -> dict[str, Any] | None:

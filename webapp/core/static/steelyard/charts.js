@@ -16,11 +16,18 @@ function resolve(value) {
   return value;
 }
 
-// On a phone only the points that matter carry their names, and long names of bars go over two lines.
+// On a phone only baseline and sweet spot carry their names, and long names of bars go over two lines.
 function narrow(data, layout) {
   layout.margin = { ...layout.margin, l: 44, r: 8 };
   for (const trace of data) {
-    if (trace.meta && !trace.meta.marked) trace.mode = "markers";
+    if (trace.meta) {
+      const x = layout.xaxis.range ?? [0, 1];
+      const at = layout.xaxis.type === "log" ? Math.log10(trace.x[0]) : trace.x[0];
+      const side = (at - x[0]) / (x[1] - x[0]) > 0.5 ? "left" : "right";
+      if (!trace.meta.role) trace.mode = "markers";
+      else trace.textposition = `${trace.meta.role === "baseline" ? "top" : "bottom"} ${side}`;
+      trace.text = trace.text.map(folded);
+    }
     if (trace.orientation === "h" && Array.isArray(trace.y)) trace.y = trace.y.map(folded);
   }
 }
