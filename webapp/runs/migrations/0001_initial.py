@@ -6,236 +6,369 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('accounts', '0001_initial'),
+        ("accounts", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='SchedulerLock',
+            name="SchedulerLock",
             fields=[
-                ('name', models.CharField(max_length=20, primary_key=True, serialize=False)),
-                ('ticked_at', models.DateTimeField(null=True)),
+                ("name", models.CharField(max_length=20, primary_key=True, serialize=False)),
+                ("ticked_at", models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Worker',
+            name="Worker",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100, unique=True)),
-                ('host', models.CharField(max_length=200)),
-                ('pid', models.PositiveIntegerField(default=0)),
-                ('devices', models.JSONField(default=list, help_text='list of records.DeviceFacts')),
-                ('facts', models.JSONField(default=dict, help_text='ISA, memory, ceilings, versions, labels')),
-                ('labels', models.JSONField(default=dict)),
-                ('draining', models.BooleanField(default=False)),
-                ('started_at', models.DateTimeField()),
-                ('heartbeat_at', models.DateTimeField()),
-                ('stopped_at', models.DateTimeField(help_text='When it said goodbye; null while it should be alive.', null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=100, unique=True)),
+                ("host", models.CharField(max_length=200)),
+                ("pid", models.PositiveIntegerField(default=0)),
+                ("devices", models.JSONField(default=list, help_text="list of records.DeviceFacts")),
+                ("facts", models.JSONField(default=dict, help_text="ISA, memory, ceilings, versions, labels")),
+                ("labels", models.JSONField(default=dict)),
+                ("draining", models.BooleanField(default=False)),
+                ("started_at", models.DateTimeField()),
+                ("heartbeat_at", models.DateTimeField()),
+                (
+                    "stopped_at",
+                    models.DateTimeField(help_text="When it said goodbye; null while it should be alive.", null=True),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('number', models.PositiveIntegerField()),
-                ('status', models.CharField(choices=[('leased', 'Leased'), ('running', 'Running'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('lost', 'Lost')], default='leased', max_length=12)),
-                ('worker_name', models.CharField(max_length=100)),
-                ('devices', models.JSONField(default=list, help_text='Names of the leased devices.')),
-                ('lease_expires_at', models.DateTimeField()),
-                ('sent_at', models.DateTimeField(help_text='When the message was last given to the broker.', null=True)),
-                ('claimed_at', models.DateTimeField(null=True)),
-                ('ended_at', models.DateTimeField(null=True)),
-                ('failure', models.JSONField(null=True)),
-                ('log', models.CharField(blank=True, help_text='Path of the log below LOG_ROOT.', max_length=400)),
-                ('memory_bytes', models.PositiveBigIntegerField(help_text='Last sample of the whole process tree.', null=True)),
-                ('counts_as_lost', models.BooleanField(default=False, help_text='Lost by a fault, not handed back by a stop.')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("leased", "Leased"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                            ("lost", "Lost"),
+                        ],
+                        default="leased",
+                        max_length=12,
+                    ),
+                ),
+                ("worker_name", models.CharField(max_length=100)),
+                ("devices", models.JSONField(default=list, help_text="Names of the leased devices.")),
+                ("lease_expires_at", models.DateTimeField()),
+                (
+                    "sent_at",
+                    models.DateTimeField(help_text="When the message was last given to the broker.", null=True),
+                ),
+                ("claimed_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("failure", models.JSONField(null=True)),
+                ("log", models.CharField(blank=True, help_text="Path of the log below LOG_ROOT.", max_length=400)),
+                (
+                    "memory_bytes",
+                    models.PositiveBigIntegerField(help_text="Last sample of the whole process tree.", null=True),
+                ),
+                (
+                    "counts_as_lost",
+                    models.BooleanField(default=False, help_text="Lost by a fault, not handed back by a stop."),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.team"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='AttemptReport',
+            name="AttemptReport",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('data', models.JSONField(help_text='records.Report')),
-                ('attempt', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='report', to='runs.attempt')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("data", models.JSONField(help_text="records.Report")),
+                (
+                    "attempt",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="report", to="runs.attempt"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Experiment',
+            name="Experiment",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('index', models.PositiveIntegerField(help_text='Order within the study; the baseline is 0.')),
-                ('name', models.CharField(max_length=400)),
-                ('spec', models.JSONField(help_text='Canonical ExperimentSpec, complete in itself.')),
-                ('spec_sha256', models.CharField(max_length=64)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='queued', max_length=12)),
-                ('failure', models.JSONField(help_text='records.Failure', null=True)),
-                ('preflight', models.JSONField(default=dict, help_text='What submission found: needs, notes.')),
-                ('priority', models.PositiveSmallIntegerField(default=50)),
-                ('device_kind', models.CharField(default='cpu', max_length=8)),
-                ('device_count', models.PositiveIntegerField(default=1)),
-                ('labels', models.JSONField(default=dict, help_text='A worker must have all of these labels.')),
-                ('cancel_requested_at', models.DateTimeField(null=True)),
-                ('queued_at', models.DateTimeField(auto_now_add=True)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('ended_at', models.DateTimeField(null=True)),
-                ('stage', models.CharField(blank=True, max_length=60)),
-                ('fraction', models.FloatField(default=0.0)),
-                ('seconds_left', models.FloatField(null=True)),
-                ('last_seq', models.PositiveBigIntegerField(default=0, help_text='Sequence number of the newest event.')),
-                ('accepted', models.OneToOneField(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='accepted_for', to='runs.attempt')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("index", models.PositiveIntegerField(help_text="Order within the study; the baseline is 0.")),
+                ("name", models.CharField(max_length=400)),
+                ("spec", models.JSONField(help_text="Canonical ExperimentSpec, complete in itself.")),
+                ("spec_sha256", models.CharField(max_length=64)),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=12,
+                    ),
+                ),
+                ("failure", models.JSONField(help_text="records.Failure", null=True)),
+                ("preflight", models.JSONField(default=dict, help_text="What submission found: needs, notes.")),
+                ("priority", models.PositiveSmallIntegerField(default=50)),
+                ("device_kind", models.CharField(default="cpu", max_length=8)),
+                ("device_count", models.PositiveIntegerField(default=1)),
+                ("labels", models.JSONField(default=dict, help_text="A worker must have all of these labels.")),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("queued_at", models.DateTimeField(auto_now_add=True)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("stage", models.CharField(blank=True, max_length=60)),
+                ("fraction", models.FloatField(default=0.0)),
+                ("seconds_left", models.FloatField(null=True)),
+                (
+                    "last_seq",
+                    models.PositiveBigIntegerField(default=0, help_text="Sequence number of the newest event."),
+                ),
+                (
+                    "accepted",
+                    models.OneToOneField(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="accepted_for",
+                        to="runs.attempt",
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.team"
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='attempt',
-            name='experiment',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='runs.experiment'),
+            model_name="attempt",
+            name="experiment",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="attempts", to="runs.experiment"
+            ),
         ),
         migrations.CreateModel(
-            name='Artifact',
+            name="Artifact",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('sha256', models.CharField(max_length=64)),
-                ('bytes', models.PositiveBigIntegerField()),
-                ('label', models.CharField(max_length=20)),
-                ('form', models.CharField(max_length=10)),
-                ('path', models.CharField(max_length=4096)),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
-                ('experiment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='artifacts', to='runs.experiment')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sha256", models.CharField(max_length=64)),
+                ("bytes", models.PositiveBigIntegerField()),
+                ("label", models.CharField(max_length=20)),
+                ("form", models.CharField(max_length=10)),
+                ("path", models.CharField(max_length=4096)),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.team"
+                    ),
+                ),
+                (
+                    "experiment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="artifacts", to="runs.experiment"
+                    ),
+                ),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='Study',
+            name="Study",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('name', models.CharField(max_length=200)),
-                ('spec', models.JSONField(help_text='Canonical StudySpec.')),
-                ('baseline', models.CharField(max_length=200)),
-                ('priority', models.PositiveSmallIntegerField(default=50)),
-                ('tags', models.JSONField(default=list)),
-                ('trigger', models.JSONField(default=dict, help_text='repository, commit, branch, pull_request, url')),
-                ('created_via', models.CharField(default='web', help_text='web, api, demo', max_length=20)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("name", models.CharField(max_length=200)),
+                ("spec", models.JSONField(help_text="Canonical StudySpec.")),
+                ("baseline", models.CharField(max_length=200)),
+                ("priority", models.PositiveSmallIntegerField(default=50)),
+                ("tags", models.JSONField(default=list)),
+                ("trigger", models.JSONField(default=dict, help_text="repository, commit, branch, pull_request, url")),
+                ("created_via", models.CharField(default="web", help_text="web, api, demo", max_length=20)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.team"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='IdempotencyKey',
+            name="IdempotencyKey",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('key', models.CharField(max_length=200)),
-                ('body_sha256', models.CharField(max_length=64)),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
-                ('study', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='runs.study')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("key", models.CharField(max_length=200)),
+                ("body_sha256", models.CharField(max_length=64)),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.team"
+                    ),
+                ),
+                (
+                    "study",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="runs.study"),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='experiment',
-            name='study',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='experiments', to='runs.study'),
+            model_name="experiment",
+            name="study",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="experiments", to="runs.study"
+            ),
         ),
         migrations.AddField(
-            model_name='attempt',
-            name='worker',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='attempts', to='runs.worker'),
+            model_name="attempt",
+            name="worker",
+            field=models.ForeignKey(
+                null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="attempts", to="runs.worker"
+            ),
         ),
         migrations.CreateModel(
-            name='Event',
+            name="Event",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('attempt_number', models.PositiveIntegerField(default=0)),
-                ('seq', models.PositiveBigIntegerField()),
-                ('at', models.DateTimeField(help_text="By the database's clock.")),
-                ('kind', models.CharField(help_text='status, stage, progress, log, measurement, failure, report', max_length=20)),
-                ('actor', models.CharField(blank=True, max_length=150)),
-                ('data', models.JSONField(default=dict)),
-                ('experiment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='runs.experiment')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("attempt_number", models.PositiveIntegerField(default=0)),
+                ("seq", models.PositiveBigIntegerField()),
+                ("at", models.DateTimeField(help_text="By the database's clock.")),
+                (
+                    "kind",
+                    models.CharField(
+                        help_text="status, stage, progress, log, measurement, failure, report", max_length=20
+                    ),
+                ),
+                ("actor", models.CharField(blank=True, max_length=150)),
+                ("data", models.JSONField(default=dict)),
+                (
+                    "experiment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="events", to="runs.experiment"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('experiment', 'seq'), name='event_seq_once')],
+                "constraints": [models.UniqueConstraint(fields=("experiment", "seq"), name="event_seq_once")],
             },
         ),
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('host', models.CharField(max_length=200)),
-                ('resource', models.CharField(max_length=40)),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='leases', to='runs.attempt')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("host", models.CharField(max_length=200)),
+                ("resource", models.CharField(max_length=40)),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="leases", to="runs.attempt"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('host', 'resource'), name='resource_leased_once')],
+                "constraints": [models.UniqueConstraint(fields=("host", "resource"), name="resource_leased_once")],
             },
         ),
         migrations.CreateModel(
-            name='MeasurementRow',
+            name="MeasurementRow",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('metric', models.CharField(max_length=60)),
-                ('value', models.FloatField(null=True)),
-                ('unit', models.CharField(max_length=30)),
-                ('at', models.JSONField(default=dict)),
-                ('low', models.FloatField(null=True)),
-                ('high', models.FloatField(null=True)),
-                ('n', models.PositiveIntegerField(null=True)),
-                ('reason', models.TextField(blank=True)),
-                ('note', models.TextField(blank=True)),
-                ('experiment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='measurements', to='runs.experiment')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("metric", models.CharField(max_length=60)),
+                ("value", models.FloatField(null=True)),
+                ("unit", models.CharField(max_length=30)),
+                ("at", models.JSONField(default=dict)),
+                ("low", models.FloatField(null=True)),
+                ("high", models.FloatField(null=True)),
+                ("n", models.PositiveIntegerField(null=True)),
+                ("reason", models.TextField(blank=True)),
+                ("note", models.TextField(blank=True)),
+                (
+                    "experiment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="measurements", to="runs.experiment"
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.team"
+                    ),
+                ),
             ],
             options={
-                'indexes': [models.Index(fields=['experiment', 'metric'], name='measurement_by_experiment'), models.Index(fields=['team', 'metric'], name='measurement_by_team')],
+                "indexes": [
+                    models.Index(fields=["experiment", "metric"], name="measurement_by_experiment"),
+                    models.Index(fields=["team", "metric"], name="measurement_by_team"),
+                ],
             },
         ),
         migrations.AddIndex(
-            model_name='study',
-            index=models.Index(fields=['team', '-created_at', '-id'], name='study_by_time'),
+            model_name="study",
+            index=models.Index(fields=["team", "-created_at", "-id"], name="study_by_time"),
         ),
         migrations.AddConstraint(
-            model_name='idempotencykey',
-            constraint=models.UniqueConstraint(fields=('team', 'key'), name='idempotency_key_once'),
+            model_name="idempotencykey",
+            constraint=models.UniqueConstraint(fields=("team", "key"), name="idempotency_key_once"),
         ),
         migrations.AddIndex(
-            model_name='experiment',
-            index=models.Index(fields=['status', '-priority', 'queued_at'], name='experiment_queue'),
+            model_name="experiment",
+            index=models.Index(fields=["status", "-priority", "queued_at"], name="experiment_queue"),
         ),
         migrations.AddIndex(
-            model_name='experiment',
-            index=models.Index(fields=['team', 'status'], name='experiment_team_status'),
+            model_name="experiment",
+            index=models.Index(fields=["team", "status"], name="experiment_team_status"),
         ),
         migrations.AddConstraint(
-            model_name='experiment',
-            constraint=models.UniqueConstraint(fields=('study', 'index'), name='experiment_index_once'),
+            model_name="experiment",
+            constraint=models.UniqueConstraint(fields=("study", "index"), name="experiment_index_once"),
         ),
         migrations.AddConstraint(
-            model_name='experiment',
-            constraint=models.UniqueConstraint(fields=('study', 'name'), name='experiment_name_once'),
+            model_name="experiment",
+            constraint=models.UniqueConstraint(fields=("study", "name"), name="experiment_name_once"),
         ),
         migrations.AddIndex(
-            model_name='attempt',
-            index=models.Index(fields=['status', 'lease_expires_at'], name='attempt_lease'),
+            model_name="attempt",
+            index=models.Index(fields=["status", "lease_expires_at"], name="attempt_lease"),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(fields=('experiment', 'number'), name='attempt_number_once'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(fields=("experiment", "number"), name="attempt_number_once"),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('status__in', ['leased', 'running'])), fields=('experiment',), name='attempt_one_alive'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("status__in", ["leased", "running"])),
+                fields=("experiment",),
+                name="attempt_one_alive",
+            ),
         ),
     ]
