@@ -95,12 +95,13 @@ def spec(model: str, seconds: float, examples: int) -> dict[str, Any]:
 
 
 def cold_cache(folder: Path) -> Path:
-    """A cache that has the prepared models and data of this user, but no artifact, pack or output."""
+    """A cache that has all that this user's cache has, except what an experiment itself makes."""
     cache = Path(tempfile.mkdtemp(prefix="cache-", dir=folder))
-    for kind in ("models", "datasets", "ceilings"):
-        kept = default_cache() / kind
-        kept.mkdir(parents=True, exist_ok=True)
-        (cache / kind).symlink_to(kept)
+    kept = default_cache()
+    (kept / "models").mkdir(parents=True, exist_ok=True)  # a model that is trained for the benchmark stays
+    for kind in kept.iterdir():
+        if kind.is_dir() and kind.name not in {"artifacts", "packs", "outputs", "scratch"}:
+            (cache / kind.name).symlink_to(kind)
     return cache
 
 
