@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.browser.watching import Watched, watch_a_study
 from tests.conftest import CHROMIUM_FLAGS, chromium
@@ -97,6 +97,7 @@ def wait_until_ready(url: str, up: subprocess.Popen[bytes], log: Path, timeout_s
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium, without a window."""
+    expect.set_options(timeout=20_000)  # a busy machine takes seconds to read the chart library
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
         yield running

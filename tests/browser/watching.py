@@ -43,6 +43,7 @@ class Watched:
         kept_open: the log that was opened stayed open.
         same_log: it stayed the very element, so a selection in it survives.
         log: its lines.
+        numbers: the sequence numbers of its lines, in order.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Watched:
     kept_open: bool
     same_log: bool
     log: list[str]
+    numbers: list[int]
 
 
 def watch_a_study(screen: Screen) -> Watched:
@@ -85,4 +87,7 @@ def watch_a_study(screen: Screen) -> Watched:
         kept_open=opened.get_attribute("open") is not None,
         same_log=page.locator(".log[data-mine=yes]").count() == 1,
         log=opened.locator(".log").inner_text().splitlines(),
+        numbers=page.evaluate(
+            "[...[...document.querySelectorAll('.lives .log')].at(-1).children].map((line) => Number(line.dataset.seq))"
+        ),
     )

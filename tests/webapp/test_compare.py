@@ -166,6 +166,31 @@ def test_other_library_versions_are_named_one_by_one() -> None:
     assert fingerprints.differences(mixed) == ["fp32: libraries torch 2.12.0 instead of 2.13.0"]
 
 
+def test_a_runtime_that_brings_its_own_libraries_is_no_other_condition() -> None:
+    report = study_reports.study_report()
+    environment = report.experiments[1].environment
+    assert environment is not None
+    more = environment.model_copy(update={"libraries": {**environment.libraries, "onnx": "1.23.2"}})
+    mixed = (report.experiments[0], report.experiments[1].model_copy(update={"environment": more}))
+    assert fingerprints.differences(mixed) == []
+
+
+def test_a_baseline_that_does_not_equal_itself_is_said() -> None:
+    steady = study_reports.study_report()
+    assert selectors.comparison(steady).unsteady == ""
+    assert selectors.comparison(changed(steady, "fp32", speedup_p50=ratio(0.8, 0.7, 0.9))).unsteady == "[0.700, 0.900]"
+
+
+def test_memory_that_no_experiment_has_is_not_shown_unless_asked_for() -> None:
+    report = study_reports.study_report()
+    for e in report.experiments:
+        none = Measurement(metric="nvml_process_peak_bytes", value=None, unit="bytes", reason="it ran on the CPU")
+        report = changed(report, e.experiment, nvml_process_peak_bytes=none)
+    columns = {c.metric: c.shown for c in table(report, 1).columns}
+    assert columns["nvml_process_peak_bytes"] is False
+    assert columns["latency_p99_ms"] is True
+
+
 # ---------------------------------------------------------------------------------------------------- limits
 
 

@@ -63,7 +63,7 @@ def _layout(**extra: Any) -> dict[str, Any]:
     }
 
 
-def _axis(title: str = "", *, log: bool = False, **extra: Any) -> dict[str, Any]:
+def _axis(title: str = "", *, log: bool = False, decades: float = 0.0, **extra: Any) -> dict[str, Any]:
     axis = {
         "title": {"text": plain(title), "font": {"size": 12}},
         "gridcolor": "var(--line)",
@@ -73,7 +73,7 @@ def _axis(title: str = "", *, log: bool = False, **extra: Any) -> dict[str, Any]
         **extra,
     }
     if log:
-        axis |= {"type": "log", "dtick": "D2", "tickformat": "~r", "minor": {"showgrid": False}}
+        axis |= {"type": "log", "dtick": "D2" if decades < 2.2 else 1, "tickformat": "~r", "minor": {"showgrid": False}}
     return axis
 
 
@@ -163,8 +163,8 @@ def pareto(report: StudyReport, x: str, y: str, batch: int | None, sweet: str | 
     figure = {
         "data": traces,
         "layout": _layout(
-            xaxis=_axis(_axis_title(across, log_x), log=log_x, range=range_x),
-            yaxis=_axis(_axis_title(up, log_y), log=log_y, range=range_y),
+            xaxis=_axis(_axis_title(across, log_x), log=log_x, decades=_length(range_x), range=range_x),
+            yaxis=_axis(_axis_title(up, log_y), log=log_y, decades=_length(range_y), range=range_y),
             hovermode="closest",
             meta={"x": x, "y": y, "xFactor": fx, "yFactor": fy},
         ),
@@ -280,6 +280,10 @@ def _range(values: Sequence[float], log: bool, margin: float = 0.12) -> list[flo
     return [low - spread * margin, high + spread * margin]
 
 
+def _length(span: list[float] | None) -> float:
+    return span[1] - span[0] if span else 0.0
+
+
 def _share(value: float, span: list[float] | None, log: bool) -> float:
     """Where ``value`` lies between the ends of an axis, 0 to 1."""
     if span is None:
@@ -336,6 +340,7 @@ def latency(report: StudyReport, batch: int | None) -> Chart | None:
         for name, samples, _ in reversed(found)
     ]
     log = _wants_log([s[len(s) // 2] for _, s, _ in found])
+    decades = math.log10(max(s[-1] for _, s, _ in found) / min(s[0] for _, s, _ in found)) if log else 0.0
     medians = {name: samples[(len(samples) - 1) // 2] for name, samples, _ in found}
     quickest = min(medians, key=lambda n: medians[n])
     spread = max(found, key=lambda f: f[1][-1] / f[1][(len(f[1]) - 1) // 2])
@@ -350,7 +355,7 @@ def latency(report: StudyReport, batch: int | None) -> Chart | None:
         figure={
             "data": traces,
             "layout": _layout(
-                xaxis=_axis(f"latency, ms{' (log)' if log else ''}: less is better", log=log),
+                xaxis=_axis(f"latency, ms{' (log)' if log else ''}: less is better", log=log, decades=decades),
                 yaxis=_axis(tickfont={"color": "var(--ink)"}),
                 height=_height(len(found)),
             ),

@@ -11,6 +11,7 @@ from experiments.verdict import sweet_spot
 from webapp.compare import charts, fingerprints, limits
 from webapp.compare.points import batch_sizes
 from webapp.compare.table import Table, table
+from webapp.core import formatting
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Comparison:
     limits: tuple[limits.Limit, ...]
     limit_data: dict[str, Any]
     conditions: tuple[str, ...]
+
+    @property
+    def unsteady(self) -> str:
+        """What the baseline came out as against itself, if that is not 1: then no ratio of the study can be trusted."""
+        floor = self.table.floor
+        if floor is None or floor.contains(1.0):
+            return ""
+        return formatting.bracket(floor.low, floor.high)
 
     @property
     def headline(self) -> tuple[str, str]:

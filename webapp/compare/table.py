@@ -146,7 +146,7 @@ def table(report: StudyReport, batch: int | None, sweet: str | None = None) -> T
             group=d.group,
             definition=d.definition,
             higher_is_better=d.higher_is_better,
-            shown=d.name in SHOWN,
+            shown=d.name in SHOWN and any(_worth_showing(m) for m in points[d.name].values()),
             same=len({m.value if m else None for m in points[d.name].values()}) == 1,
             is_ratio=ratios[d.name],
         )
@@ -169,6 +169,11 @@ def table(report: StudyReport, batch: int | None, sweet: str | None = None) -> T
         for e in report.experiments
     )
     return Table(columns=columns, rows=rows, floor=floor)
+
+
+def _worth_showing(found: Measurement | None) -> bool:
+    """A number, or a percentile that only lacks samples; not a memory that this machine does not have."""
+    return found is not None and (found.value is not None or (found.reason or "").startswith("insufficient"))
 
 
 def _cell(

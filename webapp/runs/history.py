@@ -30,6 +30,7 @@ class Line:
     text: str
     actor: str = ""
     attempt: int = 0
+    seq: int = 0
 
 
 def line(event: Event) -> Line | None:
@@ -37,7 +38,7 @@ def line(event: Event) -> Line | None:
     text, state = _words(event.kind, event.data)
     if not text:
         return None
-    return Line(event.at, state, text, event.actor, event.attempt_number)
+    return Line(event.at, state, text, event.actor, event.attempt_number, event.seq)
 
 
 def _words(kind: str, data: dict[str, Any]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -57,6 +58,12 @@ def clean_line(line: str) -> str:
 def yaml_text(data: Any) -> str:
     """Plain data as YAML."""
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+
+
+@register.filter
+def source_name(source: dict[str, Any]) -> str:
+    """A model or dataset of a spec by its name; of a path the last part."""
+    return str(source.get("name") or PurePosixPath(str(source.get("path") or "")).name or source.get("id") or "")
 
 
 @register.filter
