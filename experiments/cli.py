@@ -201,8 +201,11 @@ def _show(report: StudyReport) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Run every experiment of a study on this machine and show the results side by side."""
     from experiments.console import progress
+    from experiments.preflight import senseless_problems
 
     spec = _parse(options.spec, _read_spec(options.spec))
+    if problems := senseless_problems(spec):
+        raise Refused(*map(str, problems))
     _writable(options.json)
     if options.artifacts is not None:
         try:

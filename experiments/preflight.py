@@ -21,7 +21,7 @@ from experiments.parts.packs import class_targets
 from experiments.parts.recipe import plan
 from experiments.protocols import TASKS, Ask, DatasetSource, Host, ModelFacts, Runtime, Task, Technique
 from experiments.records import DeviceFacts, ExperimentError, Failure, FailureKind, Record
-from experiments.spec import ExperimentSpec, Variant
+from experiments.spec import ExperimentSpec, Problem, StudySpec, Variant
 
 #: A measured process with its libraries, beside its weights (bytes).
 PROCESS_BYTES = 600 << 20
@@ -95,6 +95,15 @@ def senseless(variant: Variant) -> str | None:
         return f"{' and '.join(quantizing)} both quantize: the second would find no floating-point weights; keep one"
     planned = plan(variant.recipe, variant.runtime)
     return planned if isinstance(planned, str) else None
+
+
+def senseless_problems(spec: StudySpec) -> list[Problem]:
+    """Every recipe of a study that makes no sense, by its path: such a spec is refused whole, nothing is run."""
+    return [
+        Problem(path=f"experiments.{index}.recipe", message=why)
+        for index, variant in enumerate(spec.experiments)
+        if (why := senseless(variant)) is not None
+    ]
 
 
 class _Check:

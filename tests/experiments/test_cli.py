@@ -403,3 +403,11 @@ def test_junit_says_what_failed_and_survives_any_log() -> None:
     assert (broken.get("type"), broken.get("message")) == ("out_of_memory", "killed <&>")
     assert broken.text.endswith("end") and "less" in broken.text
     assert cases["x"].find("skipped") is not None
+
+
+def test_a_senseless_recipe_is_refused_before_anything_runs(spec: Path) -> None:
+    step = "{technique: int8-dynamic}"
+    spec.write_text(spec.read_text() + f"  - {{name: twice, recipe: [{step}, {step}]}}\n")
+    done = steelyard("run", spec)
+    assert done.returncode == 2
+    assert "recipe: int8-dynamic and int8-dynamic both quantize" in done.stderr

@@ -58,8 +58,8 @@ def read_submission(request: HttpRequest) -> tuple[StudySpec, Trigger | None]:
     """The study and its trigger.
 
     Raises:
-        Unreadable, TooLarge: see :func:`limit`; not JSON or YAML.
-        Invalid: every problem of the spec, by path.
+        Unreadable, TooLarge: see :func:`limit`; another content type.
+        Invalid: not JSON or YAML; every problem of the spec, by path (DECISIONS.md, 16).
     """
     limit(request)
     syntax = _SYNTAX.get((request.content_type or "").lower())
@@ -68,7 +68,7 @@ def read_submission(request: HttpRequest) -> tuple[StudySpec, Trigger | None]:
     try:
         data: Any = load(request.read(MAX_BYTES + 1), syntax=syntax)
     except SpecError as error:
-        raise Unreadable(str(error), fields=error.problems) from None
+        raise Invalid.of(error) from None
     except (UnreadablePostError, OSError):
         raise Unreadable("the body ended before its Content-Length") from None
     if not isinstance(data, dict):

@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from experiments.preflight import Preflight, preflight, senseless
+from experiments.preflight import Preflight, preflight, senseless_problems
 from experiments.protocols import Host
 from experiments.records import Failure
 from experiments.spec import ExperimentSpec, Problem, StudySpec
@@ -160,12 +160,7 @@ def _replay(team: Team, key: str, body: str) -> Study | None:
 
 
 def _refuse_senseless(spec: StudySpec) -> None:
-    problems = [
-        Problem(path=f"experiments.{index}.recipe", message=why)
-        for index, variant in enumerate(spec.experiments)
-        if (why := senseless(variant)) is not None
-    ]
-    if problems:
+    if problems := senseless_problems(spec):
         raise Invalid(str(problems[0]), fields=problems)
 
 
