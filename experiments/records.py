@@ -124,7 +124,7 @@ class Measurement(Record):
 
 
 class Label(StrEnum):
-    """What an artifact really is (MEASUREMENT.md, rule 8)."""
+    """What an artifact really is (docs/measurement.md)."""
 
     DENSE = "dense"
     PACKED = "packed"
@@ -215,7 +215,7 @@ class Environment(Record):
     seed: int
     ceilings: Ceilings | None = None
 
-    #: Compared between experiments and guarding gates (DECISIONS.md, 10); the rest is recorded only.
+    #: Compared between experiments and guarding gates; the rest is recorded only.
     def compared(self) -> dict[str, Any]:
         """The part of the fingerprint that must agree for two numbers to be comparable."""
         return {

@@ -1,4 +1,4 @@
-"""The one rule for tied weights (MEASUREMENT.md, 19): a tensor that two names share is one tensor.
+"""The one rule for tied weights (docs/measurement.md): a tensor that two names share is one tensor.
 
 It is counted once in every size, saved once, cast once, and its tie survives saving and loading. What is tied is told
 by the storages, never by a flag in the config.

@@ -59,7 +59,7 @@ def read_submission(request: HttpRequest) -> tuple[StudySpec, Trigger | None]:
 
     Raises:
         Unreadable, TooLarge: see :func:`limit`; another content type.
-        Invalid: not JSON or YAML; every problem of the spec, by path (DECISIONS.md, 16).
+        Invalid: not JSON or YAML; every problem of the spec, by path.
     """
     limit(request)
     syntax = _SYNTAX.get((request.content_type or "").lower())

@@ -165,7 +165,7 @@ def _refuse_senseless(spec: StudySpec) -> None:
 
 
 def _refuse_paths(spec: StudySpec) -> None:
-    """Local paths are for the CLI and for folders that this server offers (DECISIONS.md, 17)."""
+    """Local paths are for the CLI and for folders that this server offers."""
     problems = []
     for field, source in (("model", spec.model), ("dataset", spec.dataset)):
         path = getattr(source, "path", None)
