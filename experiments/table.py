@@ -37,7 +37,15 @@ def render_text(study: StudyReport) -> str:
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     title = _printable(study.name)
-    return "\n".join([title, "", *(line.rstrip() for line in lines), *(_printable(note) for note in table.notes)])
+    return "\n".join(
+        [
+            title,
+            "",
+            *(line.rstrip() for line in lines),
+            *([""] if table.notes else []),
+            *(_printable(note) for note in table.notes),
+        ]
+    )
 
 
 def render_markdown(study: StudyReport) -> str:

@@ -21,6 +21,9 @@ SPEED = "speedup_p50"
 #: Score -> its paired comparison with the baseline, and the value that means no difference.
 COMPARED: dict[str, tuple[str, float]] = {"accuracy": ("accuracy_delta", 0.0), "perplexity": ("perplexity_ratio", 1.0)}
 
+#: A baseline against itself whose interval spans more than this factor was measured on a busy machine.
+NOISY = 1.5
+
 #: A drop of the score that counts as kept even where it can be told apart: one point, or 2 % of a perplexity.
 POINT = 0.01
 SHARE = 0.02
@@ -111,7 +114,7 @@ def verdict(report: StudyReport) -> str:
         return f"{report.baseline}{tail}; there is nothing to compare it with yet.{_failed(report)}"
     best = sweet_spot(report, batch)
     first = _about(best, report, batch) if best else _none_is_best(report, batch)
-    return f"{first}{_slower(report, batch)}{_failed(report)}"
+    return f"{first}{_slower(report, batch)}{_noise(baseline, batch)}{_failed(report)}"
 
 
 def _about(best: Report, study: StudyReport, batch: int | None) -> str:
@@ -181,6 +184,15 @@ def _why_slow(report: Report) -> str | None:
     if environment is None or report.artifact is None or any(d.kind != "cpu" for d in environment.devices):
         return None
     return explain_slow(report.artifact.dtype, environment.isa)
+
+
+def _noise(baseline: Report, batch: int | None) -> str:
+    """A warning where the baseline against itself says that the machine was too busy for fine ratios."""
+    own = at_batch(baseline, SPEED, batch)
+    if own is None or own.interval is None or own.interval.high <= NOISY * own.interval.low:
+        return ""
+    span = f"{significant(own.interval.low)}x to {significant(own.interval.high)}x"
+    return f" Noisy: {baseline.experiment} against itself spans {span}; repeat it on a quiet machine."
 
 
 def _failed(study: StudyReport) -> str:

@@ -178,6 +178,14 @@ def test_the_verdict_says_what_speed_costs() -> None:
     assert "int8 is fastest at 1.82x [1.77, 1.88] fp32, but it costs 10.0 points of accuracy" in text
 
 
+def test_the_verdict_warns_of_a_busy_machine() -> None:
+    busy = StudyReport(
+        name="s", baseline="fp32", spec={}, experiments=(report("fp32", speed=(1.4, 0.43, 4.6)), report())
+    )
+    assert verdict(busy).endswith(" Noisy: fp32 against itself spans 0.430x to 4.60x; repeat it on a quiet machine.")
+    assert "Noisy" not in verdict(study(report()))
+
+
 def test_the_verdict_names_what_has_no_result() -> None:
     assert verdict(study(report(), failed())).endswith("No result: broken.")
     gone = StudyReport(name="s", baseline="fp32", spec={}, experiments=(failed("fp32"), report()))
