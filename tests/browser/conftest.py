@@ -51,8 +51,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "PYTHONPATH": str(REPOSITORY),
         "no_proxy": "*",
     }
-    environment.pop("REDIS_URL", None)
-    environment.pop("DATABASE_URL", None)
+    for name in ("REDIS_URL", "DATABASE_URL", "DJANGO_ALLOW_ASYNC_UNSAFE"):
+        environment.pop(name, None)
     making = subprocess.Popen(
         [sys.executable, "-m", "tests.browser.tiny_model", str(files)], cwd=REPOSITORY, env=environment
     )
@@ -94,9 +94,18 @@ def wait_until_ready(url: str, up: subprocess.Popen[bytes], log: Path, timeout_s
     pytest.fail(f"the server did not become ready; its output ends:\n{log.read_text()[-4000:]}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests come last: Playwright's event loop, once begun, stays until the end of the session."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Chromium, without a window."""
+    """Chromium, without a window.
+
+    Its event loop runs in this thread, where Django would refuse to touch the database; nothing here is asynchronous.
+    """
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     expect.set_options(timeout=20_000)  # a busy machine takes seconds to read the chart library
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
