@@ -42,7 +42,8 @@ document.addEventListener("htmx:oobAfterSwap", (event) => {
   const limit = Number(log.dataset.lines || 400);
   const selecting = document.getSelection();
   const busy = selecting && !selecting.isCollapsed && log.contains(selecting.anchorNode);
-  while (!busy && log.childNodes.length > limit) log.firstChild.remove();
+  const long = () => log.childNodes.length > limit || log.textContent.length > 400_000; // the whole log is a download
+  while (!busy && log.childNodes.length > 1 && long()) log.firstChild.remove();
   if (following.get(log)) log.scrollTop = log.scrollHeight;
 });
 document.addEventListener("toggle", (event) => {
