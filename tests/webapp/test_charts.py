@@ -9,12 +9,13 @@ import pytest
 
 from experiments.records import Measurement, StudyReport
 from tests.webapp import study_reports
-from webapp.compare import charts, labelling, selectors
+from webapp.compare import charts, labelling, pareto_chart, selectors
+from webapp.compare.figures import Chart
 
 MARKUP = "<img src=x onerror=alert(1)> &amp;"
 
 
-def every(report: StudyReport) -> list[charts.Chart]:
+def every(report: StudyReport) -> list[Chart]:
     """All charts of the report."""
     compared = selectors.comparison(report)
     return [*([compared.pareto] if compared.pareto else []), *compared.charts]
@@ -59,20 +60,20 @@ def test_names_are_literal_in_every_label() -> None:
 
 
 def test_axes_point_where_better_is() -> None:
-    layout = charts.pareto(study_reports.study_report(), "latency_p50_ms", "accuracy", 1).figure["layout"]
+    layout = pareto_chart.pareto(study_reports.study_report(), "latency_p50_ms", "accuracy", 1).figure["layout"]
     assert layout["xaxis"]["title"]["text"] == "Latency p50, ms (log): less is better"
     assert layout["yaxis"]["title"]["text"] == "Accuracy: more is better"
 
 
 def test_a_missing_number_leaves_the_experiment_out_and_says_so() -> None:
     report = study_reports.study_report()
-    chart = charts.pareto(report, "latency_p99_ms", "accuracy", 1)
+    chart = pareto_chart.pareto(report, "latency_p99_ms", "accuracy", 1)
     assert "Not shown, since a number is missing: fp32" in chart.summary
     assert chart.body[0] == ("fp32", "none", "none", "not shown")
 
 
 def test_bytes_are_drawn_in_the_unit_of_the_axis() -> None:
-    chart = charts.pareto(study_reports.study_report(), "artifact_bytes", "rss_tree_peak_bytes", 1)
+    chart = pareto_chart.pareto(study_reports.study_report(), "artifact_bytes", "rss_tree_peak_bytes", 1)
     baseline = next(t for t in chart.figure["data"] if t.get("meta", {}).get("experiment") == "fp32")
     assert baseline["x"] == [pytest.approx(90.9)]
     assert baseline["y"] == [pytest.approx(518)]
@@ -116,7 +117,7 @@ def test_many_points_carry_only_the_names_that_matter() -> None:
         )
         for n in range(40)
     )
-    chart = charts.pareto(base.model_copy(update={"experiments": many}), "latency_p50_ms", "accuracy", 1)
+    chart = pareto_chart.pareto(base.model_copy(update={"experiments": many}), "latency_p50_ms", "accuracy", 1)
     labelled = [t["meta"]["experiment"] for t in chart.figure["data"] if t.get("mode") == "markers+text"]
     assert labelled == ["fp32"]
 

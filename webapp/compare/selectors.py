@@ -8,7 +8,8 @@ from typing import Any
 from experiments.protocols import MetricDefinition
 from experiments.records import Report, StudyReport
 from experiments.verdict import sweet_spot
-from webapp.compare import charts, fingerprints, limits
+from webapp.compare import charts, fingerprints, limits, pareto_chart
+from webapp.compare.figures import Chart
 from webapp.compare.points import batch_sizes
 from webapp.compare.table import Table, table
 from webapp.core import formatting
@@ -23,11 +24,11 @@ class Comparison:
     batches: tuple[int, ...]
     sweet: str | None
     table: Table
-    pareto: charts.Chart | None
+    pareto: Chart | None
     x: str
     y: str
     axes: tuple[MetricDefinition, ...]
-    charts: tuple[charts.Chart, ...]
+    charts: tuple[Chart, ...]
     limits: tuple[limits.Limit, ...]
     limit_data: dict[str, Any]
     conditions: tuple[str, ...]
@@ -63,9 +64,9 @@ def comparison(report: StudyReport, *, batch: int | None = None, x: str = "", y:
     batches = batch_sizes(report)
     if batch not in batches:
         batch = batches[0] if batches else None
-    axes = charts.axis_choices(report)
+    axes = pareto_chart.axis_choices(report)
     known = {d.name for d in axes}
-    default = charts.default_axes(report)
+    default = pareto_chart.default_axes(report)
     if default is not None:
         x = x if x in known else default[0]
         y = y if y in known and y != x else next(n for n in (default[1], default[0]) if n != x)
@@ -80,7 +81,7 @@ def comparison(report: StudyReport, *, batch: int | None = None, x: str = "", y:
         batches=tuple(batches),
         sweet=sweet,
         table=table(report, batch, sweet),
-        pareto=charts.pareto(report, x, y, batch, sweet) if default is not None and enough else None,
+        pareto=pareto_chart.pareto(report, x, y, batch, sweet) if default is not None and enough else None,
         x=x,
         y=y,
         axes=tuple(axes),
