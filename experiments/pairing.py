@@ -1,7 +1,9 @@
-"""Paired timing: baseline and candidate both live, one active at a time, A B B A ...
+"""Paired timing: baseline and candidate both live, one active at a time, A B B A ..., over several fresh processes.
 
-The idle partner is blocked on its pipe and uses no core. Where both don't fit into memory, blocks alternate with
-reloads, and the report says so.
+Two processes of one artifact differ by about a percent for as long as they live (where their pages lie), which no
+number of samples averages out. So timing goes in rounds: each round has a fresh process a side, and intervals are made
+over rounds. The idle partner is blocked on its pipe and uses no core. Where both don't fit into memory, blocks
+alternate with reloads, and the report says so.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,8 +19,10 @@ from experiments.launch import Child, Events
 from experiments.protocols import Block
 from experiments.spec import Workload
 
-#: Pairs of blocks that a ratio is made of; more pairs make the interval honest, longer blocks make it narrow.
-MIN_PAIRS, MAX_PAIRS = 8, 24
+#: Fresh processes a side; intervals have one degree of freedom less.
+ROUNDS = 5
+#: Blocks a side within a round, at most.
+BLOCKS = 4
 #: Requests shorter than this get one untimed request after the partner's block, since its caches are cold.
 SETTLE_NS = 500_000_000
 
@@ -35,12 +40,16 @@ class Side:
         self.opened: dict[str, Any] = {}
         self.memory: dict[str, Any] = {}
 
-    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """One command to this side's process, which is started and opened if it isn't live."""
+    def open(self) -> Child:
+        """This side's process, started and opened if it isn't live."""
         if self._child is None:
             self._child = self._start()
             self.opened = self._child.call("open", **self._opening)
-        return self._child.call(operation, **arguments)
+        return self._child
+
+    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """One command to this side's process."""
+        return self.open().call(operation, **arguments)
 
     def read_memory(self) -> None:
         """Keep the largest peaks that the process of this side has told."""
@@ -58,9 +67,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one batch size is timed: ``pairs`` blocks a side of this many requests each."""
+    """How one batch size is timed: in each of ``rounds``, ``blocks`` blocks a side of this many requests each."""
 
-    pairs: int
+    rounds: int
+    blocks: int
     requests: dict[str, int]
     settle: dict[str, int]
 
@@ -68,16 +78,19 @@ class Schedule:
 def schedule(workload: Workload, latency_ns: dict[str, int]) -> Schedule:
     """Enough requests a side for ``min_seconds`` and ``min_samples``, cut into equal blocks.
 
-    ``latency_ns``: side -> warm latency. The slower side's number of requests bounds the number of pairs.
+    ``latency_ns``: side -> warm latency. The side with fewer requests bounds the numbers of rounds and blocks.
     """
     wanted = {
         side: max(workload.min_samples, math.ceil(workload.min_seconds * 1e9 / max(1, latency)))
         for side, latency in latency_ns.items()
     }
-    pairs = max(min(MIN_PAIRS, *wanted.values()), min(MAX_PAIRS, *(count // 2 for count in wanted.values())))
+    fewest = min(wanted.values())
+    rounds = min(ROUNDS, fewest)
+    blocks = max(1, min(BLOCKS, fewest // (2 * rounds)))
     return Schedule(
-        pairs=pairs,
-        requests={side: math.ceil(count / pairs) for side, count in wanted.items()},
+        rounds=rounds,
+        blocks=blocks,
+        requests={side: math.ceil(count / (rounds * blocks)) for side, count in wanted.items()},
         settle={side: int(latency < SETTLE_NS) for side, latency in latency_ns.items()},
     )
 
@@ -88,55 +101,88 @@ def measure(
     """Time every batch size; ``sides`` is [candidate] or [baseline, candidate].
 
     Args:
-        together: both processes stay live; otherwise the other one is closed before each block.
+        together: both processes stay live within a round; otherwise the other one is closed before each block.
         closing: called between blocks, to check limits.
+
+    Returns:
+        One block a side, batch size and round: the round's blocks joined, ``pair`` is the round.
     """
     blocks: list[Block] = []
-    share = 1 / len(workload.batch_sizes)
-    for number, batch_size in enumerate(workload.batch_sizes):
-        latency: dict[str, int] = {}
-        for side in sides:
-            _alone(side, sides, together)
-            latency[side.name] = int(
-                side.call("warm", batch_size=batch_size, seconds=warm_seconds(workload))["latency_ns"]
-            )
-        timing = schedule(workload, latency)
-        words = ", ".join(f"{side} {ns / 1e6:.1f} ms" for side, ns in latency.items())
-        events.log(
-            f"measure batch {batch_size}: warm {words}; {timing.pairs} pairs of blocks, requests {timing.requests}"
-        )
-        started = time.monotonic()
-        for pair in range(timing.pairs):
-            order = sides if pair % 2 == 0 else sides[::-1]
-            for side in order:
+    timings: dict[int, Schedule] = {}
+    steps = ROUNDS * len(workload.batch_sizes)
+    started = time.monotonic()
+    for number in range(ROUNDS):
+        if number:
+            renew(sides, together)
+        for position, batch_size in enumerate(workload.batch_sizes):
+            if batch_size in timings and number >= timings[batch_size].rounds:
+                continue
+            latency: dict[str, int] = {}
+            for side in sides:
                 _alone(side, sides, together)
-                if not together:
-                    side.call("warm", batch_size=batch_size, seconds=warm_seconds(workload))
-                seen = side.call(
-                    "block",
-                    batch_size=batch_size,
-                    requests=timing.requests[side.name],
-                    settle=timing.settle[side.name],
-                )
-                blocks.append(_block(side.name, pair, batch_size, seen))
-                if not together:
-                    side.read_memory()
-            closing()
-            done = (pair + 1) / timing.pairs
-            elapsed = time.monotonic() - started
-            left = elapsed / done * (1 - done + len(workload.batch_sizes) - number - 1)
+                latency[side.name] = side.call("warm", batch_size=batch_size, seconds=warm_seconds(workload))[
+                    "latency_ns"
+                ]
+            if batch_size not in timings:
+                timings[batch_size] = schedule(workload, latency)
+                words = ", ".join(f"{side} {ns / 1e6:.1f} ms" for side, ns in latency.items())
+                events.log(f"measure batch {batch_size}: warm {words}; {_in_words(timings[batch_size])}")
+            blocks += _round(sides, workload, batch_size, number, timings[batch_size], together, closing)
+            done = (number * len(workload.batch_sizes) + position + 1) / steps
             events.progress(
-                (number + done) * share, f"batch {batch_size}: pair {pair + 1} of {timing.pairs}", seconds_left=left
+                done,
+                f"round {number + 1} of {ROUNDS}, batch {batch_size}",
+                seconds_left=(time.monotonic() - started) * (1 - done) / done,
             )
-    for side in sides:
-        if together:
-            side.read_memory()
+        for side in sides:
+            if together:
+                side.read_memory()
     return tuple(blocks)
 
 
+def renew(sides: list[Side], together: bool) -> None:
+    """A fresh process a side. Both start at once: nothing is timed meanwhile."""
+    for side in sides:
+        side.close()
+    if together:
+        with ThreadPoolExecutor(len(sides)) as pool:
+            for opened in [pool.submit(side.open) for side in sides]:
+                opened.result()
+
+
+def _round(
+    sides: list[Side],
+    workload: Workload,
+    batch_size: int,
+    number: int,
+    timing: Schedule,
+    together: bool,
+    closing: Callable[[], None],
+) -> list[Block]:
+    seen: dict[str, list[dict[str, Any]]] = {side.name: [] for side in sides}
+    for index in range(timing.blocks):
+        for side in sides if (number + index) % 2 == 0 else sides[::-1]:
+            _alone(side, sides, together)
+            if not together:
+                side.call("warm", batch_size=batch_size, seconds=warm_seconds(workload))
+            name = side.name
+            seen[name].append(
+                side.call("block", batch_size=batch_size, requests=timing.requests[name], settle=timing.settle[name])
+            )
+            if not together:
+                side.read_memory()
+            closing()
+    return [_joined(side.name, number, batch_size, seen[side.name]) for side in sides]
+
+
+def _in_words(timing: Schedule) -> str:
+    requests = ", ".join(f"{count} {side}" for side, count in timing.requests.items())
+    return f"{timing.rounds} rounds of {timing.blocks} blocks a side, requests a block: {requests}"
+
+
 def warm_seconds(workload: Workload) -> float:
-    """Seconds of warm-up: a tenth of the timing, between 0.2 and 1."""
-    return min(1.0, max(0.2, workload.min_seconds / 10))
+    """Seconds of warm-up of a fresh process: a twentieth of the timing, between 0.1 and 0.5."""
+    return min(0.5, max(0.1, workload.min_seconds / 20))
 
 
 def _alone(side: Side, sides: list[Side], together: bool) -> None:
@@ -146,14 +192,17 @@ def _alone(side: Side, sides: list[Side], together: bool) -> None:
                 other.close()
 
 
-def _block(side: Literal["candidate", "baseline"], pair: int, batch_size: int, seen: dict[str, Any]) -> Block:
+def _joined(side: Literal["candidate", "baseline"], number: int, batch_size: int, seen: list[dict[str, Any]]) -> Block:
+    def every(key: str) -> tuple[int, ...]:
+        return tuple(value for block in seen for value in block[key])
+
     return Block(
         side=side,
-        pair=pair,
+        pair=number,
         batch_size=batch_size,
-        latency_ns=tuple(seen["latency_ns"]),
-        ttft_ns=tuple(seen["ttft_ns"]),
-        token_gaps_ns=tuple(seen["token_gaps_ns"]),
-        tokens_out=seen["tokens_out"],
-        wall_ns=seen["wall_ns"],
+        latency_ns=every("latency_ns"),
+        ttft_ns=every("ttft_ns"),
+        token_gaps_ns=every("token_gaps_ns"),
+        tokens_out=sum(block["tokens_out"] for block in seen),
+        wall_ns=sum(block["wall_ns"] for block in seen),
     )

@@ -361,8 +361,9 @@ class MetricDefinition:
 
 @dataclass(frozen=True)
 class Block:
-    """One timed block: consecutive closed-loop requests of one process. Times in nanoseconds.
+    """Timed closed-loop requests of one process: those of one side in one round. Times in nanoseconds.
 
+    ``pair`` is the round; baseline and candidate of a round were timed in turn, each round with fresh processes.
     ``ttft_ns`` and ``token_gaps_ns`` are filled for generation only (one ttft a request; all gaps in order).
     """
 

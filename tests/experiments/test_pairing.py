@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.pairing import MAX_PAIRS, MIN_PAIRS, schedule
+from experiments.pairing import BLOCKS, ROUNDS, schedule
 from experiments.spec import Workload
 
 latencies = st.integers(min_value=1_000, max_value=60_000_000_000)
@@ -15,14 +15,14 @@ latencies = st.integers(min_value=1_000, max_value=60_000_000_000)
 def test_each_side_gets_its_samples_and_seconds(baseline: int, candidate: int, seconds: float, samples: int) -> None:
     workload = Workload(min_seconds=seconds, min_samples=samples)
     made = schedule(workload, {"baseline": baseline, "candidate": candidate})
-    assert 2 <= made.pairs <= MAX_PAIRS
-    assert made.pairs >= min(MIN_PAIRS, samples)
+    assert made.rounds == min(ROUNDS, samples) or made.rounds == ROUNDS
+    assert 1 <= made.blocks <= BLOCKS
     for side, latency in (("baseline", baseline), ("candidate", candidate)):
-        total = made.pairs * made.requests[side]
+        total = made.rounds * made.blocks * made.requests[side]
         assert total >= samples
         assert total * latency >= seconds * 1e9 * 0.999
-        # No more than a block too many: time is not wasted either.
-        assert total <= max(samples, seconds * 1e9 / latency) + made.pairs + 1
+        # No more than a request a block too many: time is not wasted either.
+        assert total <= max(samples, seconds * 1e9 / latency) + made.rounds * made.blocks + 1
 
 
 def test_a_slow_side_is_not_settled_a_fast_one_is() -> None:
