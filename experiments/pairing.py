@@ -19,8 +19,8 @@ from experiments.launch import Child, Events
 from experiments.protocols import Block
 from experiments.spec import Workload
 
-#: Fresh processes a side; intervals have one degree of freedom less.
-ROUNDS = 5
+#: Fresh processes a side, an even number so that each side begins as often; intervals have one degree of freedom less.
+ROUNDS = 6
 #: Blocks a side within a round, at most.
 BLOCKS = 4
 #: Requests shorter than this get one untimed request after the partner's block, since its caches are cold.
@@ -40,10 +40,17 @@ class Side:
         self.opened: dict[str, Any] = {}
         self.memory: dict[str, Any] = {}
 
-    def open(self) -> Child:
-        """This side's process, started and opened if it isn't live."""
+    def start(self) -> None:
+        """Start this side's process if it isn't live, from the main thread: a child dies with its parent's thread."""
         if self._child is None:
             self._child = self._start()
+            self.opened = {}
+
+    def open(self) -> Child:
+        """This side's process, started and with its artifact loaded."""
+        self.start()
+        assert self._child is not None
+        if not self.opened:
             self.opened = self._child.call("open", **self._opening)
         return self._child
 
@@ -145,6 +152,8 @@ def renew(sides: list[Side], together: bool) -> None:
     for side in sides:
         side.close()
     if together:
+        for side in sides:
+            side.start()
         with ThreadPoolExecutor(len(sides)) as pool:
             for opened in [pool.submit(side.open) for side in sides]:
                 opened.result()
