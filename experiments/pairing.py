@@ -19,8 +19,9 @@ from experiments.launch import Child, Events
 from experiments.protocols import Block
 from experiments.spec import Workload
 
-#: Fresh processes a side, an even number so that each side begins as often; intervals have one degree of freedom less.
-ROUNDS = 6
+#: Fresh processes a side: at least and at most, always even so that each side begins as often. Intervals have one
+#: degree of freedom less.
+MIN_ROUNDS, MAX_ROUNDS = 4, 8
 #: Blocks a side within a round, at most.
 BLOCKS = 4
 #: Requests shorter than this get one untimed request after the partner's block, since its caches are cold.
@@ -82,17 +83,19 @@ class Schedule:
     settle: dict[str, int]
 
 
-def schedule(workload: Workload, latency_ns: dict[str, int]) -> Schedule:
+def schedule(workload: Workload, latency_ns: dict[str, int], most: int) -> Schedule:
     """Enough requests a side for ``min_seconds`` and ``min_samples``, cut into equal blocks.
 
-    ``latency_ns``: side -> warm latency. The side with fewer requests bounds the numbers of rounds and blocks.
+    Args:
+        latency_ns: side -> warm latency. The side with fewer requests bounds the numbers of rounds and blocks.
+        most: rounds that there will be.
     """
     wanted = {
         side: max(workload.min_samples, math.ceil(workload.min_seconds * 1e9 / max(1, latency)))
         for side, latency in latency_ns.items()
     }
     fewest = min(wanted.values())
-    rounds = min(ROUNDS, fewest)
+    rounds = min(most, fewest)
     blocks = max(1, min(BLOCKS, fewest // (2 * rounds)))
     return Schedule(
         rounds=rounds,
@@ -116,9 +119,10 @@ def measure(
     """
     blocks: list[Block] = []
     timings: dict[int, Schedule] = {}
-    steps = ROUNDS * len(workload.batch_sizes)
+    rounds = affordable_rounds(workload, sum(side.opened["open_ns"] for side in sides) / 1e9)
+    steps = rounds * len(workload.batch_sizes)
     started = time.monotonic()
-    for number in range(ROUNDS):
+    for number in range(rounds):
         if number:
             renew(sides, together)
         for position, batch_size in enumerate(workload.batch_sizes):
@@ -131,14 +135,14 @@ def measure(
                     "latency_ns"
                 ]
             if batch_size not in timings:
-                timings[batch_size] = schedule(workload, latency)
+                timings[batch_size] = schedule(workload, latency, rounds)
                 words = ", ".join(f"{side} {ns / 1e6:.1f} ms" for side, ns in latency.items())
                 events.log(f"measure batch {batch_size}: warm {words}; {_in_words(timings[batch_size])}")
             blocks += _round(sides, workload, batch_size, number, timings[batch_size], together, closing)
             done = (number * len(workload.batch_sizes) + position + 1) / steps
             events.progress(
                 done,
-                f"round {number + 1} of {ROUNDS}, batch {batch_size}",
+                f"round {number + 1} of {rounds}, batch {batch_size}",
                 seconds_left=(time.monotonic() - started) * (1 - done) / done,
             )
         for side in sides:
@@ -147,10 +151,16 @@ def measure(
     return tuple(blocks)
 
 
+def affordable_rounds(workload: Workload, start_seconds: float) -> int:
+    """Rounds whose fresh processes take no longer to start than the timing itself, between 4 and 8, even."""
+    timing = 2 * workload.min_seconds * len(workload.batch_sizes)
+    return max(MIN_ROUNDS, min(MAX_ROUNDS, 2 * int(timing / max(start_seconds, 1e-3) / 2)))
+
+
 def renew(sides: list[Side], together: bool) -> None:
     """A fresh process a side. Both start at once: nothing is timed meanwhile."""
     for side in sides:
-        side.close()
+        side.close(grace=0)  # it holds nothing that would have to be put away
     if together:
         for side in sides:
             side.start()

@@ -54,6 +54,11 @@ class TorchEager(Runtime):
         Raises:
             ExperimentError: ``bad_model`` if it does not load, ``fallback`` if the device is not there.
         """
+        import sys
+
+        # transformers imports scikit-learn for a decoding strategy that is not used here: a second of every start.
+        sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+
         from experiments.parts.artifact_card import read_card
         from experiments.parts.tied_weights import unique_bytes
         from experiments.parts.torch_files import load_module

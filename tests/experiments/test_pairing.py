@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.pairing import BLOCKS, ROUNDS, schedule
+from experiments.pairing import BLOCKS, MAX_ROUNDS, MIN_ROUNDS, affordable_rounds, schedule
 from experiments.spec import Workload
 
 latencies = st.integers(min_value=1_000, max_value=60_000_000_000)
@@ -14,8 +14,8 @@ latencies = st.integers(min_value=1_000, max_value=60_000_000_000)
 @given(baseline=latencies, candidate=latencies, seconds=st.floats(0.1, 120), samples=st.integers(2, 1000))
 def test_each_side_gets_its_samples_and_seconds(baseline: int, candidate: int, seconds: float, samples: int) -> None:
     workload = Workload(min_seconds=seconds, min_samples=samples)
-    made = schedule(workload, {"baseline": baseline, "candidate": candidate})
-    assert made.rounds == min(ROUNDS, samples) or made.rounds == ROUNDS
+    made = schedule(workload, {"baseline": baseline, "candidate": candidate}, MAX_ROUNDS)
+    assert min(MAX_ROUNDS, samples) <= made.rounds <= MAX_ROUNDS
     assert 1 <= made.blocks <= BLOCKS
     for side, latency in (("baseline", baseline), ("candidate", candidate)):
         total = made.rounds * made.blocks * made.requests[side]
@@ -26,5 +26,13 @@ def test_each_side_gets_its_samples_and_seconds(baseline: int, candidate: int, s
 
 
 def test_a_slow_side_is_not_settled_a_fast_one_is() -> None:
-    made = schedule(Workload(), {"baseline": 1_000_000, "candidate": 2_000_000_000})
+    made = schedule(Workload(), {"baseline": 1_000_000, "candidate": 2_000_000_000}, MIN_ROUNDS)
     assert made.settle == {"baseline": 1, "candidate": 0}
+
+
+@given(start=st.floats(0, 1000), seconds=st.floats(0.1, 3600))
+def test_rounds_are_even_and_cost_no_more_than_the_timing(start: float, seconds: float) -> None:
+    rounds = affordable_rounds(Workload(min_seconds=seconds), start)
+    assert rounds % 2 == 0
+    assert MIN_ROUNDS <= rounds <= MAX_ROUNDS
+    assert rounds == MIN_ROUNDS or rounds * start <= 4 * seconds * 1.001
