@@ -19,11 +19,14 @@ from experiments import catalog
 from experiments.child import Handler, Reply
 from experiments.measured import probe_outputs
 from experiments.parts.cache import weight_files
-from experiments.parts.contents import artifact_record
+from experiments.parts.contents import artifact_record, streamed_bytes
 from experiments.parts.packs import Pack
-from experiments.parts.recipe import label, plan
+from experiments.parts.recipe import computes, label, plan
 from experiments.protocols import BuildContext, DeviceKind, Host, ModelFacts, Runtime, Session, Task, Technique
 from experiments.records import ExperimentError, FailureKind, StepEffect
+
+#: Raise it when what :meth:`_Builder.build` leaves in a folder changes.
+BUILD_VERSION = 2
 
 
 def handlers(reply: Reply) -> dict[str, Handler]:
@@ -114,6 +117,7 @@ class _Builder:
         live = TorchSession(module, task, "cpu", 0)
         probe(live, "source")
         flops = _flops_per_sample(live, prepared)
+        tables = _lookup_tables(module)
         parameters = parameter_count(module)
         effects: list[StepEffect] = []
         for step in planned.torch:
@@ -137,14 +141,21 @@ class _Builder:
             shutil.move(folder / "built", folder / "exported")
             probe(target.open(files, device, threads), "built")
         shutil.rmtree(work)
-        record = artifact_record(files, target.form, label(steps, effects), parameters)
+        quantizing = [step for step in steps if step.quantizes]
+        record = artifact_record(
+            files, target.form, label(steps, effects), parameters, quantizing[-1].makes if quantizing else None
+        )
+        work_done = {"bytes_per_step": float(streamed_bytes(files, tables))}
+        if flops:
+            work_done["flops_per_sample"] = flops
         (folder / "built.json").write_text(
             json.dumps(
                 {
                     "record": record.model_dump(mode="json"),
                     "effects": [effect.model_dump(mode="json") for effect in effects],
-                    "quantized": any(step.quantizes for step in steps),
-                    "work": {"flops_per_sample": flops} if flops else {},
+                    "quantized": bool(quantizing),
+                    "computes": computes(steps, effects, known.dtype),
+                    "work": work_done,
                 }
             )
         )
@@ -175,6 +186,18 @@ def _seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def _lookup_tables(module: Any) -> frozenset[str]:
+    """Names of the embedding tables that nothing but a lookup reads (a tied head reads its table whole)."""
+    import torch
+
+    from experiments.parts.tied_weights import tied_names
+
+    tied = tied_names(module)
+    shared = set(tied) | set(tied.values())
+    names = {f"{name}.weight" for name, child in module.named_modules() if isinstance(child, torch.nn.Embedding)}
+    return frozenset(names - shared)
 
 
 def _flops_per_sample(session: Session, pack: Pack) -> float | None:

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 
 from experiments import canary, catalog, hardware, pairing
-from experiments.builder import facts_payload
+from experiments.builder import BUILD_VERSION, facts_payload
 from experiments.child import typed
 from experiments.launch import Child, Events, Limits, restrict, to_descriptor, write_json
 from experiments.parts.cache import Cache, remembered_sha256, sha256_file
@@ -102,6 +102,7 @@ class _Built:
     record: ArtifactRecord
     effects: tuple[StepEffect, ...]
     quantized: bool
+    computes: str
     work: dict[str, float]
 
     @property
@@ -256,6 +257,7 @@ class _Run:
         spec = self.spec
         libraries = hardware.library_versions({"torch", "transformers", "optimum-onnx", *variant.runtime.libraries()})
         key = {
+            "build": BUILD_VERSION,
             "model": self._model_sha256,
             "task": self._task,
             "recipe": [step.model_dump(mode="json") for step in variant.recipe],
@@ -296,6 +298,7 @@ class _Run:
             record=ArtifactRecord.model_validate(saved["record"]),
             effects=tuple(StepEffect.model_validate(effect) for effect in saved["effects"]),
             quantized=saved["quantized"],
+            computes=saved["computes"],
             work=saved["work"],
         )
 
@@ -409,7 +412,7 @@ class _Run:
             pack=self._pack.manifest,
             ceilings=self._ceilings,
             work=self._candidate.work,
-            dtype=self._candidate.record.dtype,
+            dtype=self._candidate.computes,
             devices=self.environment.devices if self.environment else (),
         )
         self._conclude({"latency", "memory", "size", "cost", "limit"})

@@ -231,6 +231,7 @@ class Technique(Plugin):
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     label: ClassVar[Label] = Label.DENSE
     quantizes: ClassVar[bool] = False
+    makes: ClassVar[str | None] = None  # number format of the weights it makes, by torch's name
     lossless: ClassVar[bool] = False  # outputs equal the source within the float tolerance
     sets_number_format: ClassVar[bool] = False  # at most one such step in a recipe (parts/number_format.py)
     textbook: ClassVar[Textbook] = Textbook()

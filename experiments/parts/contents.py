@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from experiments.parts.cache import sha256_folder, weight_files
 from experiments.records import ArtifactRecord, Label
@@ -42,18 +45,58 @@ def _onnx(path: Path) -> Counter[str]:
     import onnx
 
     found: Counter[str] = Counter()
-    graph = onnx.load(path, load_external_data=False).graph
-    for tensor in graph.initializer:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        count = 1
-        for dim in tensor.dims:
-            count *= dim
-        found[str(dtype)] += count * dtype.itemsize
+    for _, dtype, size in _initializers(onnx.load(path, load_external_data=False).graph):
+        found[dtype] += size
     return found
 
 
-def artifact_record(folder: Path, form: str, label: Label, parameters: int) -> ArtifactRecord:
-    """The record of a finished artifact; sizes come from the disk."""
+def streamed_bytes(folder: Path, embeddings: frozenset[str]) -> int:
+    """Weight bytes that every step must read: all but lookup tables, of which a step reads only some rows.
+
+    Args:
+        embeddings: names of the module's lookup tables, tied ones left out since a head reads them whole. In an ONNX
+            graph they are the initializers that only ``Gather`` reads.
+    """
+    total = 0
+    for name in weight_files(folder):
+        if name.endswith(".safetensors"):
+            with (folder / name).open("rb") as handle:
+                header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+            total += sum(
+                entry["data_offsets"][1] - entry["data_offsets"][0]
+                for tensor, entry in header.items()
+                if tensor != "__metadata__" and tensor not in embeddings
+            )
+        elif name.endswith(".onnx"):
+            total += _streamed_onnx(folder / name)
+    return total
+
+
+def _streamed_onnx(path: Path) -> int:
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    readers: dict[str, set[str]] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            readers.setdefault(name, set()).add(node.op_type if position == 0 else "")
+    return sum(size for name, _, size in _initializers(graph) if readers.get(name) != {"Gather"})
+
+
+def _initializers(graph: Any) -> Iterator[tuple[str, str, int]]:
+    """Name, dtype and bytes of every initializer."""
+    import onnx
+
+    for tensor in graph.initializer:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        yield tensor.name, str(dtype), math.prod(tensor.dims) * dtype.itemsize
+
+
+def artifact_record(folder: Path, form: str, label: Label, parameters: int, dtype: str | None = None) -> ArtifactRecord:
+    """The record of a finished artifact; sizes come from the disk.
+
+    ``dtype``: the quantized format, where only some weights have it; else that of most bytes is told.
+    """
     files = {p.relative_to(folder).as_posix(): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
     weights = weight_files(folder)
     dtypes = bytes_by_dtype(folder)
@@ -64,5 +107,5 @@ def artifact_record(folder: Path, form: str, label: Label, parameters: int) -> A
         bytes=sum(files[name] for name in weights),
         files=files,
         parameters=parameters,
-        dtype=dtypes.most_common(1)[0][0] if dtypes else "unknown",
+        dtype=dtype or (dtypes.most_common(1)[0][0] if dtypes else "unknown"),
     )

@@ -39,6 +39,17 @@ def plan(recipe: Sequence[Technique], runtime: Runtime) -> Plan | str:
     return Plan(torch=tuple(recipe[:first_onnx]), onnx=tuple(recipe[first_onnx:]))
 
 
+def computes(recipe: Sequence[Technique], effects: Sequence[StepEffect], source: str) -> str:
+    """The number format that matrix products run in: the last packed step's own, else the source's.
+
+    Weights that are only stored narrow (``weight-only``) are computed as wide as before.
+    """
+    for step, effect in zip(reversed(recipe), reversed(effects), strict=True):
+        if step.makes is not None and (effect.label or step.label) is Label.PACKED:
+            return step.makes
+    return source
+
+
 def label(recipe: Sequence[Technique], effects: Sequence[StepEffect]) -> Label:
     """What the finished artifact really is: the last step's label that is one of its own.
 

@@ -20,6 +20,7 @@ class Bf16(Technique):
 
     forms = frozenset({"torch"})
     label = Label.PACKED
+    makes = "bfloat16"
     sets_number_format = True
     textbook = Textbook(
         latency="about 2x faster where the hardware has bfloat16 products (AMX, AVX512-BF16, GPU); slower elsewhere",

@@ -30,6 +30,7 @@ class Fp16(Technique):
 
     forms = frozenset({"torch", "onnx"})
     label = Label.PACKED
+    makes = "float16"
     sets_number_format = True
     textbook = Textbook(
         latency="about 2x faster where the hardware computes in 16 bits; slower where it must convert",

@@ -37,6 +37,7 @@ class Int8Dynamic(Technique):
     devices = frozenset({"cpu"})
     label = Label.PACKED
     quantizes = True
+    makes = "int8"
     sets_number_format = True
     textbook = Textbook(
         latency="1.5x to 3x faster with 8-bit dot products (VNNI)",
