@@ -42,7 +42,9 @@ class Limit(Metric):
         words = ", ".join(f"{name} allows {seconds * 1e3:.3g} ms" for name, seconds in floors.items())
         note = f"nearer ceiling: {nearer}; {words}, taken {taken * 1e3:.3g} ms"
         if floors[nearer] > taken:
-            note += "; beyond the ceiling, so the weights stay in the cache or the work is counted too high"
+            # What is exceeded is no limit: a share above 1 would mislead.
+            why = f"the ceiling of {nearer} as measured here was exceeded, so it is not this machine's limit"
+            return reading(SHARE, Undefined(why), at=at, note=note)
         return reading(SHARE, floors[nearer] / taken, at=at, note=note)
 
 

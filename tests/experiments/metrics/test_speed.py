@@ -148,11 +148,12 @@ def test_decoding_is_held_against_reading_the_weights_once_a_token() -> None:
     assert "nearer ceiling: memory bandwidth" in (share.note or "")
 
 
-def test_more_than_the_limit_is_shown_and_explained_not_cut() -> None:
+def test_a_ceiling_that_was_exceeded_is_no_limit_and_gives_no_share() -> None:
     seen = observations(blocks=blocks([[1.0]], [[1.0]]), weights_bytes=40_000_000, ceilings=ceilings(1e10))
     share = Limit().measure(seen)[0]
-    assert share.value == pytest.approx(4)
-    assert "cache" in (share.note or "")
+    assert share.value is None
+    assert "memory bandwidth as measured here was exceeded" in (share.reason or "")
+    assert "allows 4 ms" in (share.note or "")
 
 
 # --- cost --------------------------------------------------------------------------------------------------------
