@@ -43,8 +43,8 @@ class Limit(Metric):
         note = f"nearer ceiling: {nearer}; {words}, taken {taken * 1e3:.3g} ms"
         if floors[nearer] > taken:
             # What is exceeded is no limit: a share above 1 would mislead.
-            why = f"the ceiling of {nearer} as measured here was exceeded, so it is not this machine's limit"
-            return reading(SHARE, Undefined(why), at=at, note=note)
+            note += "; what was exceeded is not this machine's limit"
+            return reading(SHARE, Undefined("above the measured ceiling"), at=at, note=note)
         return reading(SHARE, floors[nearer] / taken, at=at, note=note)
 
 
