@@ -25,7 +25,7 @@ from experiments.launch import Child, Events, Limits, restrict, to_descriptor, w
 from experiments.parts.cache import Cache, remembered_sha256, sha256_file
 from experiments.parts.overlap import refuse_overlap, row_keys
 from experiments.parts.packs import Pack, make_pack
-from experiments.preflight import preflight
+from experiments.preflight import PROCESS_BYTES, preflight
 from experiments.protocols import Examples, Host, ModelFacts, Observations, Outputs, Task
 from experiments.records import (
     ArtifactRecord,
@@ -46,8 +46,6 @@ from experiments.verdict import verdict
 
 #: Both processes are kept live together if their estimated memory stays below this share of what is free.
 TOGETHER_SHARE = 0.8
-#: Memory of a measured process beside its weights, in bytes, for that estimate.
-PROCESS_BYTES = 600 << 20
 
 
 def run_experiment(spec: ExperimentSpec, host: Host, events: Events, artifacts: Path | None = None) -> Report:

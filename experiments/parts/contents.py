@@ -23,22 +23,22 @@ def bytes_by_dtype(folder: Path) -> Counter[str]:
     total: Counter[str] = Counter()
     for name in weight_files(folder):
         if name.endswith(".safetensors"):
-            total += _safetensors(folder / name)
+            for _, dtype, size in _safetensors(folder / name):
+                total[dtype] += size
         elif name.endswith(".onnx"):
             total += _onnx(folder / name)
     return total
 
 
-def _safetensors(path: Path) -> Counter[str]:
+def _safetensors(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Name, dtype and bytes of every tensor, from the header."""
     with path.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         header = json.loads(handle.read(length))
-    found: Counter[str] = Counter()
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            found[_SAFETENSORS.get(entry["dtype"], entry["dtype"].lower())] += end - begin
-    return found
+            yield name, _SAFETENSORS.get(entry["dtype"], entry["dtype"].lower()), end - begin
 
 
 def _onnx(path: Path) -> Counter[str]:
@@ -60,13 +60,7 @@ def streamed_bytes(folder: Path, embeddings: frozenset[str]) -> int:
     total = 0
     for name in weight_files(folder):
         if name.endswith(".safetensors"):
-            with (folder / name).open("rb") as handle:
-                header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-            total += sum(
-                entry["data_offsets"][1] - entry["data_offsets"][0]
-                for tensor, entry in header.items()
-                if tensor != "__metadata__" and tensor not in embeddings
-            )
+            total += sum(size for tensor, _, size in _safetensors(folder / name) if tensor not in embeddings)
         elif name.endswith(".onnx"):
             total += _streamed_onnx(folder / name)
     return total
