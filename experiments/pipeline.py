@@ -439,9 +439,11 @@ class _Run:
                 "runtime": self._baseline.variant.runtime.model_dump(mode="json"),
                 "device": self.spec.resources.device,
             }
-            folder, reused = self._cache.get(
-                "outputs", key, lambda out: dict_none(sides["baseline"].call("evaluate", out=str(out)))
-            )
+
+            def answer(out: Path) -> None:
+                sides["baseline"].call("evaluate", out=str(out))
+
+            folder, reused = self._cache.get("outputs", key, answer)
             if reused:
                 self.reused.append("the baseline's answers")
             baseline = _outputs(folder, self._pack)
@@ -513,10 +515,6 @@ def _located(error: ExperimentError, side: pairing.Side) -> ExperimentError:
         }
     )
     return ExperimentError.of(named)
-
-
-def dict_none(_: dict[str, Any]) -> None:
-    """A reply that only says 'done'."""
 
 
 def _outputs(folder: Path, pack: Pack) -> Outputs:
