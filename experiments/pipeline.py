@@ -24,7 +24,7 @@ from experiments.child import typed
 from experiments.launch import Child, Events, Limits, restrict, to_descriptor, write_json
 from experiments.parts.cache import Cache, remembered_sha256, sha256_file
 from experiments.parts.overlap import refuse_overlap, row_keys
-from experiments.parts.packs import Pack, make_pack
+from experiments.parts.packs import PACK_VERSION, Pack, make_pack
 from experiments.preflight import PROCESS_BYTES, preflight
 from experiments.protocols import Examples, Host, ModelFacts, Observations, Outputs, Task
 from experiments.records import (
@@ -188,6 +188,7 @@ class _Run:
         spec, task = self.spec, self._task
         assert task is not None
         key = {
+            "pack": PACK_VERSION,
             "model": self._model_sha256,
             "task": task,
             "data": examples.sha256 if examples else None,

@@ -133,7 +133,7 @@ def _about(best: Report, study: StudyReport, batch: int | None) -> str:
 def _quality_words(q: Quality) -> str:
     name = q.metric.replace("_", " ")
     values = f"{_score(q.value)} against {_score(q.baseline)}"
-    if q.drop == 0:
+    if _score(q.value) == _score(q.baseline):
         return f"its {name} is the same ({_score(q.value)})"
     if not q.distinguishable:
         return f"its {name} can't be told apart ({values})"

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+#: Raise it when the meaning of a pack changes.
+PACK_VERSION = 2
 #: Examples of one evaluation batch; fixed, since dynamic quantization scales over the whole batch.
 EVAL_BATCH = 16
 #: Tokens of one perplexity window (or the model's maximum, if that is less).
@@ -254,7 +256,8 @@ _TYPED = frozenset({"bert", "electra", "albert", "deberta", "deberta-v2", "mobil
 def _windows(writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples: Examples) -> dict[str, Any]:
     """Perplexity windows: documents joined by a blank line, cut into windows without overlap.
 
-    The first token of each window is context only. Text beyond the budget is neither scored nor counted.
+    The first token of each window is context only. Text beyond the budget is neither scored nor counted, nor is a last
+    window of less than half the length: intervals resample windows, and a stub would weigh like any other.
     """
     context = min(CONTEXT, facts.max_length or CONTEXT)
     tokenizer.no_padding()
@@ -262,10 +265,12 @@ def _windows(writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples:
     text = "\n\n".join(examples.texts)
     encoding = tokenizer.encode(text, add_special_tokens=False)
     ids, offsets = encoding.ids, encoding.offsets
-    windows, n_bytes, n_tokens, documents = [], 0, 0, []
+    windows: list[list[int]] = []
+    documents: list[int] = []
+    n_bytes = n_tokens = 0
     for start in range(0, len(ids), context):
         piece = ids[start : start + context]
-        if len(piece) < 2 or n_tokens >= MAX_SCORED_TOKENS:
+        if len(piece) < 2 or n_tokens >= MAX_SCORED_TOKENS or (windows and len(piece) < context / 2):
             break
         windows.append(piece)
         n_tokens += len(piece) - 1
@@ -286,7 +291,7 @@ def _windows(writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples:
     writer.batch("probe", _pad([s for s in steps if len(s) >= 2] or [ids[:2]], 0, None))
     return {
         "protocol": f"{len(windows)} windows of {context} tokens, stride {context}, no BOS, first token of a window "
-        "is context only",
+        "is context only, a last window of less than half is left out",
         "context": context,
         "stride": context,
         "bos": False,

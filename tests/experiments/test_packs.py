@@ -118,6 +118,17 @@ def test_perplexity_windows_score_every_token_but_the_first_of_each(tmp_path: Pa
     assert made.manifest["bos"] is False
 
 
+@pytest.mark.parametrize(("words", "sizes"), [(35, [16, 16]), (42, [16, 16, 10]), (5, [5])])
+def test_a_stub_is_no_window_unless_it_is_all_there_is(
+    tmp_path: Path, model: Path, words: int, sizes: list[int]
+) -> None:
+    known = facts(model_type="llama", max_length=16)
+    text = " ".join(WORDS[i % 100] for i in range(words))
+    made = pack(tmp_path, model, "text-generation", Examples("x", "h", texts=(text,)), known)
+    assert [arrays["input_ids"].shape[1] for arrays, _ in made.evaluation()] == sizes
+    assert made.manifest["window_tokens"] == [size - 1 for size in sizes]
+
+
 def test_scored_and_kept_tokens_are_bounded(tmp_path: Path, model: Path) -> None:
     known = facts(model_type="llama", max_length=2048)
     made = pack(tmp_path, model, "text-generation", Examples("x", "h", texts=texts(6000, 9)), known)

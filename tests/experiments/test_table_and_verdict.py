@@ -160,6 +160,11 @@ def test_perplexity_counts_downwards() -> None:
     assert sweet_spot(of(with_perplexity("int8", 24.1))) is not None
 
 
+def test_a_difference_too_small_to_print_is_not_called_a_drop() -> None:
+    text = verdict(study(report(accuracy=0.9 - 1e-9, difference=(-1e-9, -2e-9, -1e-10))))
+    assert "its accuracy is the same (0.900)" in text
+
+
 def test_the_verdict_is_a_sentence_to_repeat() -> None:
     text = verdict(study(report(accuracy=0.896, difference=(-0.004, -0.02, 0.01), size=1000)))
     assert text == (
