@@ -25,7 +25,9 @@ def main(argv: list[str]) -> int:
     """Serve commands until the pipe closes. ``argv``: role, command fd, reply fd, parent pid."""
     role, command_fd, reply_fd, parent = argv[0], int(argv[1]), int(argv[2]), int(argv[3])
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    # Ctrl-C is the parent's to handle; it was blocked at the start, and what this process starts ignores it too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(command_fd, False)
     os.set_inheritable(reply_fd, False)
 

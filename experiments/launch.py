@@ -145,6 +145,19 @@ def tree_rss(pid: int) -> int:
     return total
 
 
+@contextmanager
+def _without_interrupt() -> Iterator[None]:
+    """Start a process that Ctrl-C does not reach: a blocked signal stays blocked in it, and waits in this one.
+
+    Ctrl-C goes to the whole process group of a terminal; a child that is still importing can't ignore it yet.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Child:
     """A fresh Python process that answers commands, one at a time.
 
@@ -162,16 +175,25 @@ class Child:
         command_read, self._command = os.pipe()
         self._reply, reply_write = os.pipe()
         self._buffer = bytearray()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.child", role, str(command_read), str(reply_write), str(os.getpid())],
-            pass_fds=(command_read, reply_write),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, **(environment or {})},
-        )
+        with _without_interrupt():
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "experiments.child",
+                    role,
+                    str(command_read),
+                    str(reply_write),
+                    str(os.getpid()),
+                ],
+                pass_fds=(command_read, reply_write),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, **(environment or {})},
+            )
         os.close(command_read)
         os.close(reply_write)
         assert self._process.stdout is not None

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from experiments.records import Event, Report, StudyReport
 from experiments.spec import parse
 from tests.experiments.tiny_models import tiny_classifier
+from tests.waiting import wait_for
 
 WORDS = ("good", "bad", "fine", "poor")
 
@@ -129,13 +129,12 @@ def test_an_interrupted_run_stops_what_it_started_and_says_so_plainly(
         start_new_session=True,
     )
     assert process.stderr is not None
-    lines: list[Any] = []
     for line in process.stderr:
-        lines.append(line)
         if "build fp32" in line:
             break
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children, lines
+    # The line is said just before the process that builds is started.
+    started = psutil.Process(process.pid)
+    children = wait_for(lambda: started.children(recursive=True))
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code, err

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import connection
 
 from tests import factories
+from tests.waiting import wait_for
 from webapp.core import process_tree
 from webapp.core.errors import Conflict
 from webapp.runs import selectors, services
@@ -72,13 +73,6 @@ def running(experiment: Experiment) -> Iterator[Running]:
     made.process.kill()
     made.process.wait()
     process_tree.kill_marked(made.mark)
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "this never came true"
-        time.sleep(0.05)
 
 
 def test_a_success_is_recorded_with_its_events_and_its_log(experiment: Experiment) -> None:

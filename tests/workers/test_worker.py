@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,7 @@ from django.db import connection
 from experiments.spec import StudySpec, parse
 from tests import factories
 from tests.experiments.tiny_models import tiny_classifier
+from tests.waiting import wait_for
 from webapp.core import process_tree
 from webapp.runs import queue, selectors, services
 from webapp.runs.models import Attempt, Experiment, Study, Worker
@@ -26,13 +27,6 @@ from webapp.runs.redis_server import redis_command
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
 WORDS = ("good", "bad", "film", "plot", "nice", "dull", "the", "was")
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "this never came true"
-        time.sleep(0.1)
 
 
 @pytest.fixture
