@@ -6,27 +6,41 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from experiments import catalog
 from experiments.child import Handler, Reply
 from experiments.measured import probe_outputs
-from experiments.parts.cache import weight_files
+from experiments.parts.cache import Cache, link_folder, weight_files
 from experiments.parts.contents import artifact_record, streamed_bytes
 from experiments.parts.packs import Pack
 from experiments.parts.recipe import computes, label, plan
-from experiments.protocols import BuildContext, DeviceKind, Host, ModelFacts, Runtime, Session, Task, Technique
-from experiments.records import ExperimentError, FailureKind, StepEffect
+from experiments.protocols import (
+    ALL_ROWS,
+    BuildContext,
+    DatasetSource,
+    DeviceKind,
+    Examples,
+    Host,
+    ModelFacts,
+    Runtime,
+    Session,
+    Task,
+    Technique,
+    Use,
+    no_rows,
+)
+from experiments.records import ExperimentError, FailureKind, Label, StepEffect, digest
 
-#: Raise it when what :meth:`_Builder.build` leaves in a folder changes.
-BUILD_VERSION = 2
+#: Raise it when what :class:`_Artifact` leaves in a folder changes.
+BUILD_VERSION = 3
 
 
 def handlers(reply: Reply) -> dict[str, Handler]:
@@ -58,125 +72,332 @@ class _Builder:
         )
         return {"folder": str(source.fetch(host))}
 
-    def build(
-        self,
-        *,
-        source: str,
-        facts: dict[str, Any],
-        task: Task,
-        device: DeviceKind,
-        recipe: list[dict[str, Any]],
-        runtime: dict[str, Any],
-        pack: str,
-        out: str,
-        seed: int,
-        threads: int,
-        sequence_length: int,
-        isa: list[str],
-    ) -> dict[str, Any]:
-        """Fill ``out`` with ``files/`` (what is deployed), ``built.json`` and the expected probe outputs."""
-        from experiments.parts.loading import load_module
+    def build(self, *, out: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Fill ``out`` as :class:`_Artifact` does; says what was reused for it."""
+        artifact = _Artifact(Path(out), Order.model_validate(order), self._reply)
+        artifact.make()
+        return {"reused": artifact.reused}
+
+
+class Order(BaseModel):
+    """What to build, as the conducting process says it.
+
+    Attributes:
+        state: all that determines what a build gives besides its steps: hashes of weights and data, versions, seed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    facts: dict[str, Any]
+    task: Task
+    device: DeviceKind
+    recipe: tuple[dict[str, Any], ...]
+    runtime: dict[str, Any]
+    dataset: dict[str, Any] | None
+    pack: str
+    seed: int
+    threads: int
+    sequence_length: int
+    isa: tuple[str, ...]
+    state: dict[str, Any]
+    cache: str
+    path_roots: tuple[str, ...] | None
+    offline: bool
+
+    def host(self) -> Host:
+        """Where this build may read and write."""
+        roots = None if self.path_roots is None else tuple(map(Path, self.path_roots))
+        return Host(cache=Path(self.cache), path_roots=roots, offline=self.offline)
+
+
+class _Artifact:
+    """One artifact in the making: ``files/`` (what is deployed), ``built.json``, and what it should answer.
+
+    Answers to the probe: ``source/`` of the model as it came, ``reference/`` of the module that an exact artifact
+    must equal (pruned or trained, not yet narrowed), ``built/`` of what was saved, as seen by this process.
+
+    The module after each dear step, and the exported graph, are kept in the cache by all that determines them. An
+    ONNX artifact whose export is there is made without torch.
+    """
+
+    def __init__(self, folder: Path, order: Order, reply: Reply) -> None:
+        self._folder = folder
+        self._order = order
+        self._reply = reply
+        self.reused: list[str] = []
+        self._cache = Cache(Path(order.cache))
+        step_adapter: TypeAdapter[Technique] = TypeAdapter(catalog.union("technique"))
+        self._recipe = [step_adapter.validate_python(step) for step in order.recipe]
+        self._target: Runtime = TypeAdapter(catalog.union("runtime")).validate_python(order.runtime)
+        planned = plan(self._recipe, self._target)
+        if isinstance(planned, str):
+            raise ExperimentError(FailureKind.UNSUPPORTED, planned, field="recipe")
+        self._plan = planned
+        #: Steps after which the model is meant to answer differently; what is narrowed comes after them.
+        self._altering = sum(step.alters for step in planned.torch)
+        self._pack = Pack(Path(order.pack))
+        self._files, self._work = folder / "files", folder / "work"
+        facts = order.facts
+        self._context = BuildContext(
+            task=order.task,
+            device=order.device,
+            facts=ModelFacts(**{**facts, **{k: tuple(v) for k, v in facts.items() if isinstance(v, list)}}),
+            source=Path(order.source),
+            work=self._work,
+            seed=order.seed,
+            threads=order.threads,
+            sequence_length=order.sequence_length,
+            isa=order.isa,
+            log=self._log,
+            progress=self._progress,
+            probe=self._pack.probe(),
+            rows=self._rows,
+        )
+
+    def make(self) -> None:
+        """Build it.
+
+        Raises:
+            ExperimentError: whatever a step, the export or a check raises.
+        """
+        self._files.mkdir()
+        self._work.mkdir()
+        if self._target.form == "onnx":
+            effects, about = self._onnx()
+        else:
+            module, effects, about = self._torch(self._folder)
+            self._target.save(module, self._files, self._context, ())
+            self._target.finish(self._files, self._context)
+        shutil.rmtree(self._work)
+        steps = self._plan.steps
+        quantizing = [step for step in steps if step.quantizes]
+        record = artifact_record(
+            self._files,
+            self._target.form,
+            label(steps, effects),
+            about["parameters"],
+            quantizing[-1].makes if quantizing else None,
+        )
+        work = {
+            "bytes_per_step": float(streamed_bytes(self._files, frozenset(about["tables"]))),
+            "zeros": float(about["zeros"]),
+            **({"flops_per_sample": about["flops"]} if about["flops"] else {}),
+        }
+        built = {
+            "record": record.model_dump(mode="json"),
+            "effects": [effect.model_dump(mode="json") for effect in effects],
+            "quantized": bool(quantizing),
+            "computes": computes(steps, effects, self._context.facts.dtype),
+            "work": work,
+        }
+        (self._folder / "built.json").write_text(json.dumps(built))
+
+    # --- torch ------------------------------------------------------------------------------------------------
+
+    def _torch(self, folder: Path) -> tuple[Any, list[StepEffect], dict[str, Any]]:
+        """The module after all torch steps, their effects, and what is known of it; ``folder`` gets the answers."""
         from experiments.parts.tied_weights import parameter_count
         from experiments.parts.torch_session import TorchSession, set_up
 
-        folder = Path(out)
-        files, work = folder / "files", folder / "work"
-        files.mkdir()
-        work.mkdir()
-        prepared = Pack(Path(pack))
-        step_adapter: TypeAdapter[Technique] = TypeAdapter(catalog.union("technique"))
-        steps = [step_adapter.validate_python(step) for step in recipe]
-        target: Runtime = TypeAdapter(catalog.union("runtime")).validate_python(runtime)
-        known = ModelFacts(**{**facts, **{k: tuple(v) for k, v in facts.items() if isinstance(v, list)}})
-        context = BuildContext(
-            task=task,
-            device=device,
-            facts=known,
-            source=Path(source),
-            work=work,
-            seed=seed,
-            threads=threads,
-            sequence_length=sequence_length,
-            isa=tuple(isa),
-            log=lambda message: self._tell(message, None),
-            progress=lambda fraction: self._tell("", fraction),
-            probe=prepared.probe(),
-        )
-        planned = plan(steps, target)
-        if isinstance(planned, str):
-            raise ExperimentError(FailureKind.UNSUPPORTED, planned, field="recipe")
-
-        set_up(device, threads)
-        _seed(seed)
-        module = load_module(Path(source), task)
-
-        def probe(session: Session, name: str) -> None:
-            (folder / name).mkdir()
-            probe_outputs(session, prepared.probe(), folder / name)
-
-        live = TorchSession(module, task, "cpu", 0)
-        probe(live, "source")
-        flops = _flops_per_sample(live, prepared)
-        tables = _lookup_tables(module)
-        parameters = parameter_count(module)
-        effects: list[StepEffect] = []
-        for step in planned.torch:
-            module, effect = _timed(partial(step.apply_torch, module, context))
-            effects.append(effect)
-            self._tell(f"{step.technique}: {effect.summary}", None)
-            if not step.quantizes:
-                parameters = parameter_count(module)
-        if planned.torch:
-            probe(TorchSession(module, task, "cpu", 0), "built")
+        set_up(self._order.device, self._order.threads)
+        shutil.copytree(self._remember("sources", {}, self._source, steps=0), folder / "source")
+        module, effects = self._altered()
+        live = TorchSession(module, self._order.task, "cpu", 0)
+        if self._altering:
+            self._probe(live, folder / "reference")
         else:
-            shutil.copytree(folder / "source", folder / "built")
-        target.save(module, files, context, planned.onnx)
-        del module, live
-        for step in planned.onnx:
-            effects.append(self._apply_onnx(step, files, context))
-            self._tell(f"{step.technique}: {effects[-1].summary}", None)
-        target.finish(files, context)
-        if target.form == "onnx":
-            # What the exported graph answers stands beside what the module answered before the export.
-            shutil.move(folder / "built", folder / "exported")
-            probe(target.open(files, device, threads), "built")
-        shutil.rmtree(work)
-        quantizing = [step for step in steps if step.quantizes]
-        record = artifact_record(
-            files, target.form, label(steps, effects), parameters, quantizing[-1].makes if quantizing else None
-        )
-        work_done = {"bytes_per_step": float(streamed_bytes(files, tables))}
-        if flops:
-            work_done["flops_per_sample"] = flops
-        (folder / "built.json").write_text(
-            json.dumps(
-                {
-                    "record": record.model_dump(mode="json"),
-                    "effects": [effect.model_dump(mode="json") for effect in effects],
-                    "quantized": bool(quantizing),
-                    "computes": computes(steps, effects, known.dtype),
-                    "work": work_done,
-                }
-            )
-        )
-        return {}
+            shutil.copytree(folder / "source", folder / "reference")
+        about = {
+            "parameters": parameter_count(module),
+            "zeros": zero_weights(module) if self._altering else 0,
+            "tables": sorted(_lookup_tables(module)),
+            "flops": _flops_per_sample(live, self._pack),
+        }
+        for index, step in enumerate(self._plan.torch[self._altering :], self._altering):
+            module, effect = self._applied(step, module, index, effects)
+            effects.append(effect)
+        if self._altering < len(self._plan.torch):
+            self._probe(TorchSession(module, self._order.task, "cpu", 0), folder / "built")
+        else:
+            shutil.copytree(folder / "reference", folder / "built")
+        return module, effects, about
 
-    def _apply_onnx(self, step: Technique, files: Path, context: BuildContext) -> StepEffect:
-        scratch = context.work / step.technique
-        scratch.mkdir()
+    def _source(self, folder: Path) -> None:
+        from experiments.parts.torch_session import TorchSession
+
+        self._probe(TorchSession(self._loaded(), self._order.task, "cpu", 0), folder)
+
+    def _loaded(self) -> Any:
+        """The model as it came."""
+        from experiments.parts.loading import load_module
+
+        _seed(self._order.seed)
+        return load_module(self._context.source, self._order.task)
+
+    def _altered(self) -> tuple[Any, list[StepEffect]]:
+        """The module after the altering steps: from the longest beginning of the recipe that is kept, and on."""
+        from experiments.parts.torch_files import load_module
+
+        steps = self._plan.torch[: self._altering]
+        kept = [n for n in range(len(steps), 0, -1) if steps[n - 1].shared and self._kept(n)]
+        effects: list[StepEffect] = []
+        if kept:
+            folder = self._remember("modules", {}, lambda folder: None, steps=kept[0])
+            module = load_module(folder / "files", "cpu")
+            effects = [
+                StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())
+            ]
+        else:
+            module = self._loaded()
+        for index in range(kept[0] if kept else 0, len(steps)):
+            if not steps[index].shared:
+                module, effect = self._applied(steps[index], module, index, effects)
+                effects.append(effect)
+                continue
+            made: list[Any] = []
+            folder = self._remember("modules", {}, self._keeping(module, index, effects, made), steps=index + 1)
+            effects = [
+                StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())
+            ]
+            # Another process may have made it while this one waited for its turn.
+            module = made[0] if made else load_module(folder / "files", "cpu")
+        return module, effects
+
+    def _keeping(self, module: Any, index: int, effects: list[StepEffect], made: list[Any]) -> Callable[[Path], None]:
+        """What makes the cache entry of a step's result: it is applied, and the module and all effects are saved."""
+
+        def make(folder: Path) -> None:
+            from experiments.parts.companions import copy_companions
+            from experiments.parts.torch_files import save_module
+
+            changed, effect = self._applied(self._plan.torch[index], module, index, effects)
+            (folder / "files").mkdir()
+            save_module(changed, folder / "files")
+            copy_companions(self._context.source, folder / "files")
+            every = [*effects, effect]
+            (folder / "effects.json").write_text(json.dumps([e.model_dump(mode="json") for e in every]))
+            made.append(changed)
+
+        return make
+
+    def _kept(self, steps: int) -> bool:
+        return self._cache.has("modules", self._address({}, steps))
+
+    def _applied(self, step: Technique, module: Any, index: int, effects: list[StepEffect]) -> tuple[Any, StepEffect]:
+        """``step`` applied to ``module``, seeded and timed."""
+        earlier = self._plan.torch[:index]
+        labels = [effect.label or before.label for before, effect in zip(earlier, effects, strict=True)]
+        checkpoints = self._cache.root / "checkpoints" / digest(self._address({}, index + 1))[:32]
+        context = replace(
+            self._context,
+            remember=partial(self._remember, steps=index),
+            checkpoints=checkpoints,
+            masked=Label.MASKED_SPARSE in labels,
+            through=self._plan.through.get(index),
+        )
+        _seed(self._order.seed)
         started = time.monotonic()
-        effect = step.apply_onnx(files / "model.onnx", scratch / "model.onnx", context)
-        for name in weight_files(files):
-            (files / name).unlink()
+        module, effect = step.apply_torch(module, context)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        effect = effect.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+        self._log(f"{step.technique}: {effect.summary}")
+        return module, effect
+
+    # --- ONNX -------------------------------------------------------------------------------------------------
+
+    def _onnx(self) -> tuple[list[StepEffect], dict[str, Any]]:
+        """Export (once for all experiments that start alike), apply the ONNX steps, check."""
+        exported = self._remember("exports", {"runtime": self._target.kind}, self._export, steps=len(self._plan.torch))
+        link_folder(exported / "files", self._files)
+        for name in ("source", "reference"):
+            shutil.copytree(exported / name, self._folder / name)
+        shutil.copytree(exported / "built", self._folder / "exported")
+        saved = json.loads((exported / "torch.json").read_text())
+        effects = [StepEffect.model_validate(effect) for effect in saved["effects"]]
+        for index, step in enumerate(self._plan.onnx, len(self._plan.torch)):
+            effects.append(self._apply_onnx(step, index))
+            self._log(f"{step.technique}: {effects[-1].summary}")
+        self._target.finish(self._files, self._context)
+        # What the final graph answers stands beside what the module answered before the export.
+        session = self._target.open(self._files, self._order.device, self._order.threads)
+        self._probe(session, self._folder / "built")
+        return effects, saved["about"]
+
+    def _export(self, folder: Path) -> None:
+        module, effects, about = self._torch(folder)
+        (folder / "files").mkdir()
+        self._target.save(module, folder / "files", self._context, self._plan.onnx)
+        saved = {"effects": [effect.model_dump(mode="json") for effect in effects], "about": about}
+        (folder / "torch.json").write_text(json.dumps(saved))
+
+    def _apply_onnx(self, step: Technique, index: int) -> StepEffect:
+        scratch = self._work / f"{index}-{step.technique}"
+        scratch.mkdir()
+        context = replace(
+            self._context, remember=partial(self._remember, steps=index), module=lambda: self._altered()[0]
+        )
+        started = time.monotonic()
+        effect = step.apply_onnx(self._files / "model.onnx", scratch / "model.onnx", context)
+        for name in weight_files(self._files):
+            (self._files / name).unlink()
         for path in scratch.iterdir():
-            shutil.move(path, files / path.name)
+            shutil.move(path, self._files / path.name)
         return effect.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
 
+    # --- what all of it needs -----------------------------------------------------------------------------------
 
-def _timed(apply: Callable[[], tuple[Any, StepEffect]]) -> tuple[Any, StepEffect]:
-    started = time.monotonic()
-    module, effect = apply()
-    return module, effect.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+    def _address(self, key: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        """What determines the model after the first ``steps`` steps, and ``key`` besides."""
+        done = self._plan.steps[:steps]
+        through = {n: q.model_dump(mode="json") for n, q in self._plan.through.items() if n < steps}
+        return {
+            "build": BUILD_VERSION,
+            **self._order.state,
+            "steps": [step.model_dump(mode="json") for step in done],
+            "through": through,
+            **key,
+        }
+
+    def _remember(self, kind: str, key: Mapping[str, Any], make: Callable[[Path], None], *, steps: int) -> Path:
+        folder, reused = self._cache.get(kind, self._address(key, steps), make)
+        if reused and kind != "sources":
+            after = " -> ".join(step.technique for step in self._plan.steps[:steps]) or "the model as it is"
+            words = {"modules": "the module", "exports": "the export"}.get(kind, f"the {kind}")
+            self.reused.append(f"{words} of {after}")
+        return folder
+
+    def _rows(self, use: Use, limit: int | None = None) -> Examples:
+        """The rows of the split that is for ``use``."""
+        source: DatasetSource | None = (
+            TypeAdapter(catalog.union("dataset")).validate_python(self._order.dataset) if self._order.dataset else None
+        )
+        split = source.split_for(use) if source is not None else None
+        if source is None or split is None:
+            return no_rows(use, limit)
+        return source.load(self._order.host(), self._order.task, split=split, limit=limit or ALL_ROWS)
+
+    def _probe(self, session: Session, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        probe_outputs(session, self._pack.probe(), folder)
+
+    def _log(self, message: str) -> None:
+        self._reply({"kind": "log", "message": message})
+
+    def _progress(self, fraction: float, message: str = "", seconds_left: float | None = None) -> None:
+        self._reply({"kind": "progress", "fraction": fraction, "message": message, "seconds_left": seconds_left})
+
+
+def _saved_effects(folder: Path) -> list[StepEffect]:
+    return [StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())]
+
+
+def zero_weights(module: Any) -> int:
+    """Weights of matrices and kernels that are exactly zero; tied ones count once."""
+    from experiments.parts.tied_weights import unique_tensors
+
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return sum(int((t == 0).sum()) for n, t in unique_tensors(module).items() if n in parameters and t.ndim > 1)
 
 
 def _seed(seed: int) -> None:
@@ -211,5 +432,5 @@ def _flops_per_sample(session: Session, pack: Pack) -> float | None:
 
 
 def facts_payload(facts: ModelFacts) -> dict[str, Any]:
-    """Facts as JSON data, for :meth:`_Builder.build`."""
+    """Facts as JSON data, for an :class:`Order`."""
     return asdict(facts)

@@ -1,7 +1,8 @@
 """The canary: an artifact must answer sensibly before a second is spent on timing it.
 
-Unquantized artifacts: finite, batch 1 equals the padded batch, and the artifact equals its source, within a tolerance
-that its number format allows. Quantized artifacts: finite, the right shape, the difference recorded and shown.
+Unquantized artifacts: finite, batch 1 equals the padded batch, and the artifact equals the module it was made from,
+within a tolerance that its number format allows (pruned and trained models answer differently from their source on
+purpose: that difference is recorded). Quantized artifacts: finite, the right shape, the difference recorded and shown.
 Every artifact must answer in a fresh process as it did for its builder (the round trip).
 """
 
@@ -21,15 +22,19 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1.5e
 ROUND_TRIP = 1e-4
 
 
-def inspect(source: Path, built: Path, fresh: Path, *, dtype: str, quantized: bool) -> Canary:
-    """Compare the probe outputs (``batch.npy``, ``single.npy``) of the source model, the builder and a fresh process.
+def inspect(built: Path, fresh: Path, *, dtype: str, quantized: bool) -> Canary:
+    """Compare the probe outputs (``batch.npy``, ``single.npy``) of a built artifact with those of a fresh process.
+
+    ``built`` holds the answers of the source model (``source``), of the module that an exact artifact must equal
+    (``reference``: pruned or trained on purpose, not yet narrowed) and of the artifact in its builder (``built``).
 
     Raises:
         ExperimentError: ``canary`` with the numbers, if an unquantized artifact differs or anything is not finite;
             ``bad_model`` if the round trip failed.
     """
-    expected, made, now = (_load(folder) for folder in (source, built, fresh))
-    for name, outputs in (("the source model", expected), ("the artifact", now)):
+    source, expected, made = (_load(built / name) for name in ("source", "reference", "built"))
+    now = _load(fresh)
+    for name, outputs in (("the source model", source), ("the changed model", expected), ("the artifact", now)):
         bad = sum(int(array.size - np.isfinite(array).sum()) for array in outputs.values())
         if bad:
             raise ExperimentError(
@@ -53,11 +58,11 @@ def inspect(source: Path, built: Path, fresh: Path, *, dtype: str, quantized: bo
             difference=trip,
         )
     batch = _difference(now["batch"], now["single"])
-    source_difference = _difference(now["batch"], expected["batch"])
+    exactness = _difference(now["batch"], expected["batch"])
     canary = Canary(
         passed=True,
         batch_difference=batch,
-        source_difference=source_difference,
+        source_difference=_difference(now["batch"], source["batch"]),
         round_trip_difference=trip,
         tolerance=None if quantized else TOLERANCE.get(dtype, 1e-3) * scale,
         notes=("quantized: differences are recorded, not judged",) if quantized else (),
@@ -65,7 +70,7 @@ def inspect(source: Path, built: Path, fresh: Path, *, dtype: str, quantized: bo
     if canary.tolerance is not None:
         for difference, what in (
             (batch, "batch 1 and the padded batch of 8 differ"),
-            (source_difference, "the artifact and its source model differ"),
+            (exactness, "the artifact and the module that it was saved from differ"),
         ):
             if difference > canary.tolerance:
                 raise ExperimentError(

@@ -19,7 +19,8 @@ from pydantic import TypeAdapter
 
 from experiments import catalog
 from experiments.child import Handler, Reply, peak_rss
-from experiments.parts.packs import Arrays, Pack
+from experiments.parts.packs import Pack
+from experiments.parts.padded_rows import Arrays
 from experiments.protocols import DeviceKind, Runtime, Session, Task
 from experiments.records import ExperimentError, FailureKind
 

@@ -13,20 +13,21 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import psutil
 
 from experiments import canary, catalog, hardware, pairing
-from experiments.builder import BUILD_VERSION, facts_payload
+from experiments.builder import BUILD_VERSION, Order, facts_payload
 from experiments.child import typed
 from experiments.launch import Child, Events, Limits, restrict, to_descriptor, write_json
 from experiments.parts.cache import Cache, remembered_sha256, sha256_file
 from experiments.parts.overlap import refuse_overlap, row_keys
 from experiments.parts.packs import PACK_VERSION, Pack, make_pack
+from experiments.parts.recipe import USES, uses
 from experiments.preflight import PROCESS_BYTES, preflight
-from experiments.protocols import Examples, Host, ModelFacts, Observations, Outputs, Task
+from experiments.protocols import ALL_ROWS, Examples, Host, ModelFacts, Observations, Outputs, Task, Use
 from experiments.records import (
     ArtifactRecord,
     Canary,
@@ -135,6 +136,8 @@ class _Run:
         self._seen: Observations | None = None
         self._baseline: _Built | None = None
         self._ceilings: Ceilings | None = None
+        #: Hash of the rows to learn from or to calibrate on, where there are any.
+        self._data: dict[Use, str] = {}
 
     # --- load -------------------------------------------------------------------------------------------------
 
@@ -150,7 +153,7 @@ class _Run:
                 "fetch",
                 model=spec.model.model_dump(mode="json"),
                 cache=str(self.host.cache),
-                path_roots=[str(root) for root in self.host.path_roots] if self.host.path_roots is not None else None,
+                path_roots=self._path_roots(),
                 offline=self.host.offline,
             )["folder"]
         )
@@ -175,13 +178,14 @@ class _Run:
         if source is None:
             return None
         examples = source.load(self.host, task)
-        uses: tuple[tuple[Literal["train", "calibration"], str | None], ...] = (
-            ("train", source.train_split),
-            ("calibration", source.calibration_split),
-        )
-        for use, split in uses:
+        needed = {use for variant in (self.spec.variant, self.spec.baseline) for use in uses(variant)}
+        named = {"train": source.train_split, "calibration": source.calibration_split}
+        for use in USES:
+            split = source.split_for(use) if use in needed else named[use]
             if split is not None:
-                refuse_overlap(row_keys(examples), row_keys(source.load(self.host, task, split=split)), use, split)
+                rows = source.load(self.host, task, split=split, limit=ALL_ROWS)
+                refuse_overlap(row_keys(examples), row_keys(rows), use, split)
+                self._data[use] = rows.sha256
         return examples
 
     def _make_pack(self, examples: Examples | None) -> Pack:
@@ -254,38 +258,50 @@ class _Run:
 
     def _built(self, variant: Variant) -> _Built:
         spec = self.spec
-        libraries = hardware.library_versions({"torch", "transformers", "optimum-onnx", *variant.runtime.libraries()})
-        key = {
-            "build": BUILD_VERSION,
+        own = {name for step in variant.recipe for name in step.libraries}
+        state = {
             "model": self._model_sha256,
             "task": self._task,
-            "recipe": [step.model_dump(mode="json") for step in variant.recipe],
-            "runtime": variant.runtime.model_dump(mode="json"),
             "device": spec.resources.device,
             "pack": self._pack.folder.name,
             "isa": list(hardware.isa()),
             "threads": len(self._cores),
-            "libraries": libraries,
+            "libraries": hardware.library_versions({"torch", "transformers", "optimum-onnx", *own}),
             "seed": spec.seed,
+            "data": {use: self._data[use] for use in sorted(uses(variant)) if use in self._data},
+        }
+        recipe = [step.model_dump(mode="json") for step in variant.recipe]
+        runtime = variant.runtime.model_dump(mode="json")
+        key = {
+            **state,
+            "build": BUILD_VERSION,
+            "recipe": recipe,
+            "runtime": runtime,
+            "runtime_libraries": hardware.library_versions(set(variant.runtime.libraries())),
         }
 
         def make(folder: Path) -> None:
             self.events.log(f"build {variant.name}: {variant.recipe_text} for {variant.runtime.kind}")
-            self._build_process().call(
-                "build",
+            order = Order(
                 source=str(self._folder),
                 facts=facts_payload(self._facts),
-                task=self._task,
+                task=self._task_known(),
                 device=spec.resources.device,
-                recipe=key["recipe"],
-                runtime=key["runtime"],
+                recipe=tuple(recipe),
+                runtime=runtime,
+                dataset=spec.dataset.model_dump(mode="json") if spec.dataset else None,
                 pack=str(self._pack.folder),
-                out=str(folder),
                 seed=spec.seed,
                 threads=len(self._cores),
                 sequence_length=spec.workload.sequence_length,
-                isa=key["isa"],
+                isa=hardware.isa(),
+                state=state,
+                cache=str(self.host.cache),
+                path_roots=self._path_roots(),
+                offline=self.host.offline,
             )
+            answer = self._build_process().call("build", out=str(folder), order=order.model_dump(mode="json"))
+            self.reused += [words for words in answer["reused"] if words not in self.reused]
 
         folder, reused = self._cache.get("artifacts", key, make)
         if reused:
@@ -300,6 +316,14 @@ class _Run:
             computes=saved["computes"],
             work=saved["work"],
         )
+
+    def _path_roots(self) -> tuple[str, ...] | None:
+        roots = self.host.path_roots
+        return None if roots is None else tuple(map(str, roots))
+
+    def _task_known(self) -> Task:
+        assert self._task is not None, "loading settles the task"
+        return self._task
 
     def _build_process(self) -> Child:
         if self._builder is None:
@@ -337,8 +361,7 @@ class _Run:
             try:
                 side.call("probe", out=str(out))
                 checked = canary.inspect(
-                    built.folder / "source",
-                    built.folder / "built",
+                    built.folder,
                     out,
                     dtype=built.record.dtype,
                     quantized=built.quantized,

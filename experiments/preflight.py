@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -18,8 +18,8 @@ from experiments import catalog
 from experiments.parts.architectures import tasks_of
 from experiments.parts.overlap import refuse_overlap, row_keys
 from experiments.parts.packs import class_targets
-from experiments.parts.recipe import plan
-from experiments.protocols import TASKS, Ask, DatasetSource, Host, ModelFacts, Runtime, Task, Technique
+from experiments.parts.recipe import USES, plan, uses
+from experiments.protocols import TASKS, Ask, DatasetSource, Host, ModelFacts, Runtime, Task, Technique, Use
 from experiments.records import DeviceFacts, ExperimentError, Failure, FailureKind, Record
 from experiments.spec import ExperimentSpec, Problem, StudySpec, Variant
 
@@ -199,6 +199,8 @@ class _Check:
         )
         for index, step in enumerate(variant.recipe):
             self._served(step, "technique", step.technique, f"recipe.{index}")
+            if self.facts is not None:
+                self.valid |= {f"recipe.{index}.{field}": values for field, values in step.valid(self.facts).items()}
             if senseless(variant) is None:  # else it is said of the whole recipe
                 self._refused(step.refuse(ask), step.technique, f"recipe.{index}")
         self._served(variant.runtime, "runtime", variant.runtime.kind, "runtime")
@@ -238,6 +240,7 @@ class _Check:
     def data(self) -> None:
         """Can the data be read, does it suit the task, and do its classes belong to the model?"""
         source = self.spec.dataset
+        self._rows_to_learn_from(source)
         if source is None:
             self.notes.append("no dataset: speed, size and fidelity are told, the quality on a task is not")
             return
@@ -250,10 +253,26 @@ class _Check:
         self.notes += seen.notes
         if self.task.endswith("classification"):
             self._classes(seen)
-        if source.train_split is not None:
-            self._other_split(source, seen, "train", source.train_split)
-        if source.calibration_split is not None:
-            self._other_split(source, seen, "calibration", source.calibration_split)
+        needed = uses(self.spec.variant)
+        named = {"train": source.train_split, "calibration": source.calibration_split}
+        for use in USES:
+            split = source.split_for(use) if use in needed else named[use]
+            if split is not None:
+                self._other_split(source, seen, use, split)
+
+    def _rows_to_learn_from(self, source: DatasetSource | None) -> None:
+        """A step that trains or calibrates needs rows of its own, never those that quality is judged on."""
+        for index, step in enumerate(self.spec.variant.recipe):
+            for use in sorted(step.needs()):
+                if source is None or source.split_for(use) is None:
+                    what = "a dataset" if source is None else f"dataset.{use}_split"
+                    self.failures.append(
+                        _failure(
+                            f"{step.technique} needs {use} rows, and the study names none",
+                            f"Set {what}: rows that are not among those that quality is judged on.",
+                            f"recipe.{index}",
+                        )
+                    )
 
     def _served(self, plugin: Technique | Runtime, kind: catalog.Kind, name: str, field: str) -> None:
         device = self.spec.resources.device
@@ -324,9 +343,7 @@ class _Check:
             how = "without regard to case" if by_case else "by number or in sorted order, since the model names none"
             self.notes.append(f"classes of the data are matched with the model's {how}")
 
-    def _other_split(
-        self, source: DatasetSource, seen: _DataFacts, use: Literal["train", "calibration"], split: str
-    ) -> None:
+    def _other_split(self, source: DatasetSource, seen: _DataFacts, use: Use, split: str) -> None:
         assert self.task is not None
         other = _data_facts(source, self.host, self.task, split, source.stamp(self.host))
         if other is None:

@@ -6,6 +6,7 @@ from them) with the methods of its kind. Plugins import torch inside functions a
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,19 +15,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 from pydantic import Field as PydanticField
 
-from experiments.records import Label, Measurement, StepEffect
+from experiments.records import ExperimentError, FailureKind, Label, Measurement, StepEffect
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from experiments.records import ArtifactRecord, Ceilings, DeviceFacts
+    from experiments.records import ArtifactRecord, Ceilings, DeviceFacts, Report
     from experiments.spec import ExperimentSpec
 
 Task = Literal["text-classification", "text-generation", "feature-extraction", "image-classification"]
 TASKS: tuple[Task, ...] = ("text-classification", "text-generation", "feature-extraction", "image-classification")
 Form = Literal["torch", "onnx"]
 DeviceKind = Literal["cpu", "cuda"]
+Use = Literal["train", "calibration"]
+#: More rows than any split has: what is learnt from is not cut by the limit of what is judged.
+ALL_ROWS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,18 @@ class DatasetSource(Plugin):
         """What :meth:`load` would give, if that is quick and needs no network; None if not. Raises as ``load``."""
         return None
 
+    def split_for(self, use: Use) -> str | None:
+        """The split whose rows a technique may learn from or calibrate on; None if none was named.
+
+        Calibration takes the training rows where it has none of its own.
+        """
+        named = self.train_split or self.usual_train_split()
+        return self.calibration_split or named if use == "calibration" else named
+
+    def usual_train_split(self) -> str | None:
+        """The training split of data whose splits are known beforehand and never overlap, else None."""
+        return None
+
     def stamp(self, host: Host) -> str:
         """Changes whenever :meth:`peek` may answer differently; quick, never raises."""
         return ""
@@ -181,6 +197,40 @@ class Ask:
     devices: tuple[DeviceFacts, ...] = ()  # of this kind, on the workers that are known
 
 
+class Tell(Protocol):
+    """Says how far a long step is."""
+
+    def __call__(self, fraction: float, message: str = "", seconds_left: float | None = None) -> None:
+        """``fraction`` (0 to 1) of the build is done; ``message`` may tell loss and step."""
+
+
+class Rows(Protocol):
+    """Gives rows to learn from or to calibrate on."""
+
+    def __call__(self, use: Use, limit: int | None = None) -> Examples:
+        """At most ``limit`` rows, the first ones; raises ``bad_dataset`` if there are none."""
+
+
+def _silent(fraction: float, message: str = "", seconds_left: float | None = None) -> None:
+    """Tell nobody."""
+
+
+def no_rows(use: Use, limit: int | None = None) -> Examples:
+    """Raise ``bad_dataset``: there are no rows for ``use``."""
+    raise ExperimentError(
+        FailureKind.BAD_DATASET,
+        f"there are no {use} rows: the experiment has no dataset, or its dataset names no split for them",
+        fix=f"Set dataset.{use}_split.",
+        field=f"dataset.{use}_split",
+    )
+
+
+def _not_kept(kind: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-"))
+    make(folder)
+    return folder
+
+
 @dataclass
 class BuildContext:
     """What a technique or a runtime gets while an artifact is built.
@@ -189,8 +239,18 @@ class BuildContext:
         source: the Hugging Face folder that was loaded.
         work: scratch folder, removed afterwards.
         log: one line to the experiment's log.
+        progress: how far this build is; see :class:`Tell`.
         probe: real inputs (name -> array, as for ``Session.forward``) to try a converted graph with; where absent,
             seeded synthetic ones are used.
+        rows: the rows to learn from or to calibrate on (never among those that quality is judged on), at most
+            ``limit``. Raises ``bad_dataset`` if there are none.
+        remember: ``remember(kind, key, make)`` gives a folder that ``make(folder)`` filled once for this state of the
+            model: the weights, all steps so far, data, versions and seed are part of its address. For what is dear
+            and used by several experiments (calibration statistics, sensitivities); the report names it when reused.
+        checkpoints: a folder that outlives a killed attempt, for a training step to go on from; None: keep none.
+        module: gives the torch module that was exported, for ONNX steps that need to look at it (loads torch).
+        masked: an earlier step set weights to zero: a training step must leave those at zero.
+        through: the quantizer that a training step must learn to live with (it is applied right after the training).
     """
 
     task: Task
@@ -203,8 +263,14 @@ class BuildContext:
     sequence_length: int
     isa: tuple[str, ...] = ()
     log: Callable[[str], None] = print
-    progress: Callable[[float], None] = field(default=lambda fraction: None)
+    progress: Tell = _silent
     probe: Mapping[str, npt.NDArray[Any]] | None = None
+    rows: Rows = no_rows
+    remember: Callable[[str, Mapping[str, Any], Callable[[Path], None]], Path] = _not_kept
+    checkpoints: Path | None = None
+    module: Callable[[], Any] | None = None
+    masked: bool = False
+    through: Technique | None = None
 
 
 @dataclass(frozen=True)
@@ -214,6 +280,12 @@ class Textbook:
     latency: str = ""
     size: str = ""
     quality: str = ""
+    speedup: tuple[float, float] | None = None  # times faster than the baseline, from .. to
+    shrink: tuple[float, float] | None = None  # times smaller on disk, from .. to
+    loss: tuple[float, float] | None = None  # of the task score, as a share of it, from .. to
+
+
+Aspect = Literal["latency", "size", "quality"]
 
 
 class Technique(Plugin):
@@ -234,10 +306,33 @@ class Technique(Plugin):
     makes: ClassVar[str | None] = None  # number format of the weights it makes, by torch's name
     lossless: ClassVar[bool] = False  # outputs equal the source within the float tolerance
     sets_number_format: ClassVar[bool] = False  # at most one such step in a recipe (parts/number_format.py)
+    alters: ClassVar[bool] = False  # the model is meant to answer differently afterwards: pruned, trained
+    learns_rounding: ClassVar[bool] = False  # may follow a quantizer: it then trains through that one's rounding
+    shared: ClassVar[bool] = False  # dear: its result is kept for every recipe that begins alike
+    libraries: ClassVar[tuple[str, ...]] = ()  # distributions besides the runtime's that decide what it makes
     textbook: ClassVar[Textbook] = Textbook()
 
     def refuse(self, ask: Ask) -> str | None:
         """Why this step can't be done in this experiment (one sentence, what to choose instead), or None."""
+        return None
+
+    def needs(self) -> frozenset[Use]:
+        """The rows that this step can't do without."""
+        return frozenset()
+
+    def must_be_last(self) -> str | None:
+        """Why nothing may follow this step in a recipe (a clause after 'because'), or None."""
+        return None
+
+    def valid(self, facts: ModelFacts) -> dict[str, Any]:
+        """Field -> the values that suit this model: a list, or ``{"min": .., "max": ..}``; torch-free."""
+        return {}
+
+    def shortfall(self, aspect: Aspect, report: Report) -> str | None:
+        """Why the textbook's claim of this aspect can fail where ``report`` was made (one sentence), or None.
+
+        Asked when a measured number misses the claim: instruction sets, kernels, labels and effects are in the report.
+        """
         return None
 
     def apply_torch(self, module: Any, context: BuildContext) -> tuple[Any, StepEffect]:
@@ -312,7 +407,9 @@ class Runtime(Plugin):
     def save(self, module: Any, folder: Path, context: BuildContext, steps: Sequence[Technique]) -> None:
         """Write the deployable files of ``module`` into ``folder``.
 
-        ``steps`` are those still to be applied in this runtime's own form (ONNX steps after an export).
+        ``steps`` are those still to be applied in this runtime's own form (ONNX steps after an export). What is
+        written depends on the module alone; settings of the runtime act in :meth:`finish` and :meth:`open`, so that
+        one export serves them all.
         """
         raise NotImplementedError
 

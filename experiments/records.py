@@ -133,6 +133,14 @@ class Label(StrEnum):
     MASKED_SPARSE = "masked-sparse"
 
 
+class LayerSensitivity(Record):
+    """How much one layer alone, made narrow, moves the model's answers."""
+
+    layer: str
+    divergence: float = Field(description="Over the calibration rows; see StepEffect.sensitivity_measure.")
+    kept: bool = Field(description="Left wide in the end.")
+
+
 class StepEffect(Record):
     """Proof of effect of one recipe step: what it changed, in words and numbers."""
 
@@ -143,6 +151,12 @@ class StepEffect(Record):
     kept: dict[str, str] = Field(default_factory=dict, description="Layer name -> why it was left alone.")
     label: Label | None = Field(default=None, description="Where this build differs from the technique's own label.")
     seconds: float | None = None
+    removed: int | None = Field(default=None, description="Parameters that are gone.")
+    zeros: int | None = Field(default=None, description="Weights that were set to zero and are still stored.")
+    warnings: tuple[str, ...] = Field(default=(), description="What a reader of the result must know.")
+    losses: tuple[tuple[int, float], ...] = Field(default=(), description="(step, loss) of a training, thinned out.")
+    sensitivity: tuple[LayerSensitivity, ...] = Field(default=(), description="Most sensitive layer first.")
+    sensitivity_measure: str | None = Field(default=None, description="E.g. 'KL divergence in nats, 64 rows'.")
 
 
 class ArtifactRecord(Record):

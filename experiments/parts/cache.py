@@ -117,6 +117,20 @@ def sha256_folder(folder: Path, names: list[str] | None = None) -> str:
     return total.hexdigest()
 
 
+def link_folder(source: Path, target: Path) -> None:
+    """Fill ``target`` with the files of ``source``: hard links where the disk can, copies elsewhere.
+
+    Whoever changes such a file must write a new one in its place.
+    """
+    for path in sorted(p for p in source.rglob("*") if p.is_file()):
+        to = target / path.relative_to(source)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(path, to)
+        except OSError:
+            shutil.copyfile(path, to)
+
+
 def weight_files(folder: Path) -> list[str]:
     """Relative names of the files that hold weights: safetensors, ONNX and its external data."""
     suffixes = {".safetensors", ".onnx", ".onnx_data", ".data"}

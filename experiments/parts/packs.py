@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.parts.images import image_pixels
+from experiments.parts.padded_rows import TYPED, Arrays, pad_id, pad_rows
 from experiments.parts.tokenizer import load_tokenizer
 from experiments.protocols import Examples, ModelFacts, Task
 from experiments.records import ExperimentError, FailureKind
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from experiments.spec import Workload
 
-Arrays = dict[str, npt.NDArray[Any]]
 
 #: Raise it when the meaning of a pack changes.
 PACK_VERSION = 2
@@ -194,34 +194,11 @@ def class_targets(examples: Examples, facts: ModelFacts) -> tuple[npt.NDArray[np
     return np.array([index[name] for name in examples.labels], dtype=np.int64), known
 
 
-def _pad(rows: list[list[int]], pad: int, types: list[list[int]] | None) -> Arrays:
-    """Right-padded int64 arrays of the rows (batch, longest)."""
-    width = max(len(row) for row in rows)
-    ids = np.full((len(rows), width), pad, dtype=np.int64)
-    mask = np.zeros((len(rows), width), dtype=np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        mask[i, : len(row)] = 1
-    arrays = {"input_ids": ids, "attention_mask": mask}
-    if types is not None:
-        kinds = np.zeros_like(ids)
-        for i, row in enumerate(types):
-            kinds[i, : len(row)] = row
-        arrays["token_type_ids"] = kinds
-    return arrays
-
-
-def _pad_id(tokenizer: Tokenizer) -> int:
-    """The padding token; without one any token does, since the attention mask hides it from every score."""
-    padding = tokenizer.padding
-    return int(padding["pad_id"]) if padding else 0
-
-
 def _texts(
     writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples: Examples, workload: Workload
 ) -> dict[str, Any]:
     length = min(workload.sequence_length, facts.max_length or workload.sequence_length)
-    pad = _pad_id(tokenizer)
+    pad = pad_id(tokenizer)
     tokenizer.no_padding()
     tokenizer.enable_truncation(length)
     firsts: tuple[Any, ...] = examples.texts
@@ -229,17 +206,17 @@ def _texts(
     encoded = tokenizer.encode_batch(inputs)
     seconds = tokenizer.encode_batch(list(examples.pairs)) if examples.pairs and examples.scores else []
     every = [*encoded, *seconds]
-    typed = facts.model_type in _TYPED
+    typed = facts.model_type in TYPED
     truncated = sum(bool(e.overflowing) for e in every)
     order = sorted(range(len(every)), key=lambda i: (len(every[i].ids), i))
     for start in range(0, len(order), EVAL_BATCH):
         rows = order[start : start + EVAL_BATCH]
         writer.evaluation(
-            _pad([every[i].ids for i in rows], pad, [every[i].type_ids for i in rows] if typed else None), rows=rows
+            pad_rows([every[i].ids for i in rows], pad, [every[i].type_ids for i in rows] if typed else None), rows=rows
         )
     writer.finish()
     picked = [every[i] for i in order[:: max(1, len(order) // PROBE)][:PROBE]]
-    writer.batch("probe", _pad([e.ids for e in picked], pad, [e.type_ids for e in picked] if typed else None))
+    writer.batch("probe", pad_rows([e.ids for e in picked], pad, [e.type_ids for e in picked] if typed else None))
     if examples.scores is not None and examples.pairs is not None:
         writer.save("targets", np.array(examples.scores, dtype=np.float64))
     return {
@@ -247,10 +224,6 @@ def _texts(
         f"batches of {EVAL_BATCH} by length, padding masked",
         "n_tokens": sum(len(e.ids) for e in every),
     }
-
-
-#: Model types whose graphs take token_type_ids.
-_TYPED = frozenset({"bert", "electra", "albert", "deberta", "deberta-v2", "mobilebert", "squeezebert", "convbert"})
 
 
 def _windows(writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples: Examples) -> dict[str, Any]:
@@ -284,11 +257,11 @@ def _windows(writer: _Writer, tokenizer: Tokenizer, facts: ModelFacts, examples:
             field="dataset",
         )
     for number, piece in enumerate(windows):
-        writer.evaluation(_pad([piece], 0, None), rows=[number])
+        writer.evaluation(pad_rows([piece], 0, None), rows=[number])
     writer.finish()
     probe_length = min(32, len(ids) // 2 or 1)
     steps = [ids[i * probe_length : i * probe_length + max(2, probe_length - 3 * i)] for i in range(PROBE)]
-    writer.batch("probe", _pad([s for s in steps if len(s) >= 2] or [ids[:2]], 0, None))
+    writer.batch("probe", pad_rows([s for s in steps if len(s) >= 2] or [ids[:2]], 0, None))
     return {
         "protocol": f"{len(windows)} windows of {context} tokens, stride {context}, no BOS, first token of a window "
         "is context only, a last window of less than half is left out",
@@ -336,7 +309,7 @@ def _requests(
     rows = [[*head, *ring[i * step : i * step + body].tolist(), *tail] for i in range(count)]
     ids = np.array(rows, dtype=np.int64)
     arrays: Arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    if facts.model_type in _TYPED:
+    if facts.model_type in TYPED:
         arrays["token_type_ids"] = np.zeros_like(ids)
     writer.batch("work", arrays)
     return {"requests": count}

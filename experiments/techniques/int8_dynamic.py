@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from experiments.parts.number_format import second_format
-from experiments.protocols import Ask, BuildContext, Technique, Textbook
+from experiments.parts.quantizer import Quantizer
+from experiments.protocols import Ask, BuildContext, Textbook
 from experiments.records import Label, StepEffect
 
 
-class Int8Dynamic(Technique):
+class Int8Dynamic(Quantizer):
     """Quantize the linear layers (``nn.Linear``, ``Conv1D``; in ONNX ``MatMul`` and ``Gemm`` with constant weights).
 
     Embeddings, convolutions and normalisation stay in floating point. An output head that shares its tensor with the
@@ -29,16 +29,11 @@ class Int8Dynamic(Technique):
         default="auto",
         description="Use 7 bits so that 8-bit products can't saturate; 'auto' does so where the CPU lacks VNNI.",
     )
-    keep: tuple[str, ...] = Field(
-        default=(), description="Layers to leave wide, by name with wildcards, e.g. 'lm_head' or '*.down_proj'."
-    )
 
     forms = frozenset({"torch", "onnx"})
     devices = frozenset({"cpu"})
     label = Label.PACKED
-    quantizes = True
     makes = "int8"
-    sets_number_format = True
     textbook = Textbook(
         latency="1.5x to 3x faster with 8-bit dot products (VNNI)",
         size="about 4x smaller linear layers",
@@ -49,16 +44,24 @@ class Int8Dynamic(Technique):
         """CPU only: neither torch nor ONNX Runtime has CUDA kernels for dynamically quantized activations."""
         if ask.device != "cpu":
             return "int8-dynamic has kernels for the CPU only; choose fp16 or bf16 on cuda, or resources.device: cpu"
-        return second_format(ask, self)
+        return super().refuse(ask)
 
-    def apply_torch(self, module: Any, context: BuildContext) -> tuple[Any, StepEffect]:
+    def quantize_torch(self, module: Any, keep: tuple[str, ...], context: BuildContext) -> tuple[Any, StepEffect]:
         """Swap the linear layers. Raises as ``parts.int8_torch.quantize_linears`` does."""
         from experiments.parts.int8_torch import quantize_linears
 
-        return quantize_linears(module, self.per_channel, self.reduce_range, self.keep, context)
+        return quantize_linears(module, self.per_channel, self.reduce_range, keep, context)
 
-    def apply_onnx(self, source: Path, target: Path, context: BuildContext) -> StepEffect:
+    def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:
         """Quantize the graph. Raises as ``parts.int8_onnx.quantize_graph`` does."""
         from experiments.parts.int8_onnx import quantize_graph
 
-        return quantize_graph(source, target, self.per_channel, self.reduce_range, self.keep, context)
+        return quantize_graph(source, target, self.per_channel, self.reduce_range, keep, context)
+
+    def simulated(self, layer: Any, context: BuildContext) -> Any:
+        """8-bit weights and activations, rounded in float32. See ``Quantizer.simulated``."""
+        from experiments.parts.int8_range import reduce_range
+        from experiments.parts.rounding import RoundedLinear
+
+        reduce, _ = reduce_range(self.reduce_range, context.isa)
+        return RoundedLinear(layer, per_channel=self.per_channel, activation_bits=7 if reduce else 8)

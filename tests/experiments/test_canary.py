@@ -30,12 +30,15 @@ def judge(
     *,
     single: npt.NDArray[np.float32] | None = None,
     fresh: npt.NDArray[np.float32] | None = None,
+    reference: npt.NDArray[np.float32] | None = None,
     quantized: bool = False,
     dtype: str = "float32",
 ) -> Canary:
+    folder(root, "source", SOURCE)
+    folder(root, "reference", SOURCE if reference is None else reference)
+    folder(root, "built", made)
     return canary.inspect(
-        folder(root, "source", SOURCE),
-        folder(root, "built", made),
+        root,
         folder(root, "fresh", made if fresh is None else fresh, single),
         dtype=dtype,
         quantized=quantized,
@@ -51,6 +54,13 @@ def failure(root: Path, made: npt.NDArray[np.float32], **arguments: object) -> E
 def test_an_equal_artifact_passes_with_its_differences_told(tmp_path: Path) -> None:
     checked = judge(tmp_path, SOURCE)
     assert (checked.batch_difference, checked.source_difference, checked.round_trip_difference) == (0, 0, 0)
+
+
+def test_a_model_that_was_pruned_or_trained_is_held_to_the_module_it_became(tmp_path: Path) -> None:
+    changed = SOURCE + np.float32(0.5)
+    checked = judge(tmp_path, changed, reference=changed)
+    assert checked.passed
+    assert checked.source_difference == pytest.approx(0.5, rel=1e-3)
 
 
 def test_an_export_that_differs_from_its_source_fails_with_the_numbers(tmp_path: Path) -> None:
