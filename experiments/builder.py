@@ -40,7 +40,7 @@ from experiments.protocols import (
 from experiments.records import ExperimentError, FailureKind, Label, StepEffect, digest
 
 #: Raise it when what :class:`_Artifact` leaves in a folder changes.
-BUILD_VERSION = 3
+BUILD_VERSION = 4
 
 
 def handlers(reply: Reply) -> dict[str, Handler]:

@@ -60,10 +60,15 @@ def streamed_bytes(folder: Path, embeddings: frozenset[str]) -> int:
     total = 0
     for name in weight_files(folder):
         if name.endswith(".safetensors"):
-            total += sum(size for tensor, _, size in _safetensors(folder / name) if tensor not in embeddings)
+            total += sum(size for tensor, _, size in _safetensors(folder / name) if not _of_table(tensor, embeddings))
         elif name.endswith(".onnx"):
             total += _streamed_onnx(folder / name)
     return total
+
+
+def _of_table(tensor: str, tables: frozenset[str]) -> bool:
+    """True for the weight of a lookup table, and for codes and scales of one that was packed later."""
+    return f"{tensor.rpartition('.')[0]}.weight" in tables
 
 
 def _streamed_onnx(path: Path) -> int:

@@ -8,9 +8,12 @@ asymmetric uint8 with one scale over the whole batch, found at each call. Kernel
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
+
+from experiments.parts.packed_layer import PackedLayer
 
 #: Largest magnitude of a weight code; -128 is left out so that the range is symmetric.
 QMAX = 127
@@ -25,7 +28,7 @@ def quantize_weight(weight: torch.Tensor, per_channel: bool) -> tuple[torch.Tens
     return codes, scales
 
 
-class DynamicInt8Linear(torch.nn.Module):
+class DynamicInt8Linear(PackedLayer):
     """``y = x W^T + b`` with int8 weights. Only the packed form is held in memory.
 
     Args:
@@ -34,6 +37,8 @@ class DynamicInt8Linear(torch.nn.Module):
         bias: float32 (out,) or None.
         reduce_range: hold activations to 7 bits (see ``parts/int8_range.py``).
     """
+
+    method: ClassVar[str] = "dynamic-int8-linear"
 
     def __init__(
         self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, reduce_range: bool
@@ -73,14 +78,27 @@ class DynamicInt8Linear(torch.nn.Module):
             tensors["bias"] = bias.detach().clone()
         return tensors
 
-    def packed_bytes(self) -> int:
-        """Bytes of codes, scales and bias (the kernel's own padding and row sums are not counted)."""
+    def settings(self) -> dict[str, Any]:
+        """See ``PackedLayer``."""
+        return {"reduce_range": self.reduce_range}
+
+    @classmethod
+    def rebuilt(cls, tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> DynamicInt8Linear:
+        """See ``PackedLayer``."""
+        return cls(tensors["weight_int8"], tensors["weight_scale"], tensors.get("bias"), bool(settings["reduce_range"]))
+
+    def hidden_bytes(self) -> int:
+        """Bytes of codes, scales and bias, all of which the kernel's object holds."""
         scales = self.out_features if self.per_channel else 1
         return self.out_features * self.in_features + 4 * scales + 4 * self.out_features * self.has_bias
 
     def parameter_count(self) -> int:
         """Weights and biases that this layer stands for."""
         return self.out_features * (self.in_features + self.has_bias)
+
+    def engine(self) -> str:
+        """FBGEMM or QNNPACK."""
+        return str(torch.backends.quantized.engine)
 
     def extra_repr(self) -> str:
         """Shape and settings, for ``print(module)``."""

@@ -6,6 +6,7 @@ by the storages, never by a flag in the config.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.records import ExperimentError, FailureKind
@@ -32,35 +33,42 @@ def unique_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return unique
 
 
-def tied_names(module: torch.nn.Module) -> dict[str, str]:
-    """Name -> the first name of the same tensor, for all names that are not the first."""
-    first: dict[tuple[str, int, int], str] = {}
-    tied: dict[str, str] = {}
-    tensors = {name: value for name, value in module.state_dict().items() if hasattr(value, "untyped_storage")}
+def first_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Name -> the first name, in sorted order, of the same tensor (often itself)."""
+    seen: dict[tuple[str, int, int], str] = {}
+    first = {}
     for name in sorted(tensors):
         where = _where(tensors[name])
-        if where[1] == 0:
-            continue
-        if where in first:
-            tied[name] = first[where]
-        first.setdefault(where, name)
-    return tied
+        first[name] = name if where[1] == 0 else seen.setdefault(where, name)
+    return first
+
+
+def tied_names(module: torch.nn.Module) -> dict[str, str]:
+    """Name -> the first name of the same tensor, for all names that are not the first."""
+    tensors = {name: value for name, value in module.state_dict().items() if hasattr(value, "untyped_storage")}
+    return {name: first for name, first in first_names(tensors).items() if first != name}
 
 
 def unique_bytes(module: torch.nn.Module) -> int:
-    """Bytes of all unique storages behind parameters and buffers, packed integer layers included."""
-    from experiments.parts.quantized_linear import DynamicInt8Linear
+    """Bytes of all unique storages behind parameters and buffers, packed layers included."""
+    from experiments.parts.packed_layers import packed_layers
 
     storages: dict[tuple[str, int, int], int] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         storages[_where(tensor)] = tensor.untyped_storage().nbytes()
-    packed = [child.packed_bytes() for child in module.modules() if isinstance(child, DynamicInt8Linear)]
-    return sum(storages.values()) + sum(packed)
+    return sum(storages.values()) + sum(layer.hidden_bytes() for layer in packed_layers(module).values())
 
 
 def parameter_count(module: torch.nn.Module) -> int:
-    """Parameters of a module, shared ones counted once; buffers are not parameters."""
-    return sum(parameter.numel() for parameter in {_where(p): p for p in module.parameters()}.values())
+    """Parameters of a module and those that its packed layers stand for; shared ones once, buffers not at all."""
+    from experiments.parts.packed_layers import packed_layers
+
+    plain: int = sum(parameter.numel() for parameter in {_where(p): p for p in module.parameters()}.values())
+    packed: dict[object, int] = {}
+    for layer in packed_layers(module).values():
+        codes = next(iter(layer.buffers(recurse=False)), None)
+        packed.setdefault(id(layer) if codes is None else _where(codes), layer.parameter_count())
+    return plain + sum(packed.values())
 
 
 def embeddings_tied(module: Any) -> bool:

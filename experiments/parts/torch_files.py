@@ -1,7 +1,8 @@
 """How a torch model is saved and opened: config.json and safetensors, no pickle anywhere.
 
-A model with integer layers is saved as their codes and scales plus ``quantization_config.json``, and is rebuilt on
-load; everything else is what Hugging Face's own loader reads.
+A model with packed layers (``parts/packed_layers.py``) is saved as their codes and scales plus
+``quantization_config.json``, and is rebuilt on load, here or by the ``load.py`` beside it; everything else is what
+Hugging Face's own loader reads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from experiments.records import ExperimentError, FailureKind
 
 WEIGHTS = "model.safetensors"
 QUANTIZATION = "quantization_config.json"
-METHOD = "dynamic-int8-linear"
+#: Of what :func:`_save_packed` writes.
+VERSION = 2
 
 
 def save_module(module: Any, folder: Path) -> None:
@@ -24,13 +26,13 @@ def save_module(module: Any, folder: Path) -> None:
     Raises:
         ExperimentError: ``bad_model`` if config and tensors contradict each other about a tie.
     """
-    from experiments.parts.quantized_linear import DynamicInt8Linear
+    from experiments.parts.packed_layers import packed_layers
     from experiments.parts.tied_weights import settle_ties
 
     settle_ties(module)
-    integer = {name: child for name, child in module.named_modules() if isinstance(child, DynamicInt8Linear)}
-    if integer:
-        _save_integer(module, folder, integer)
+    packed = packed_layers(module)
+    if packed:
+        _save_packed(module, folder, packed)
     else:
         module.save_pretrained(folder, safe_serialization=True)
 
@@ -53,11 +55,8 @@ def load_module(folder: Path, device: str) -> Any:
             f"transformers {transformers.__version__} has no class {names[0]!r}, which config.json asks for",
             fix="Choose a model whose architecture this version of transformers knows.",
         )
-    quantization = folder / QUANTIZATION
-    if quantization.is_file():
-        module = _load_integer(architecture, folder, json.loads(quantization.read_text()))
-    else:
-        module = _load_plain(architecture, folder)
+    packed = (folder / QUANTIZATION).is_file()
+    module = _load_packed(folder) if packed else _load_plain(architecture, folder)
     return module.eval().to(device)
 
 
@@ -87,71 +86,51 @@ def _drop_absent_pooler(module: Any, missing: Iterable[str]) -> list[str]:
     return [name for name in missing if not name.startswith("pooler.")]
 
 
-def _save_integer(module: Any, folder: Path, integer: dict[str, Any]) -> None:
+def _save_packed(module: Any, folder: Path, packed: dict[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    from experiments.parts.tied_weights import tied_names, unique_tensors
+    from experiments.parts.load_script import write_load_script
+    from experiments.parts.tied_weights import first_names, tied_names, unique_tensors
 
     tensors = {name: tensor.contiguous() for name, tensor in unique_tensors(module).items()}
-    layers = {}
-    for name, layer in integer.items():
-        for part, tensor in layer.saved().items():
-            tensors[f"{name}.{part}"] = tensor.contiguous()
-        layers[name] = {"reduce_range": layer.reduce_range}
+    parts = {name: layer.saved() for name, layer in packed.items()}
+    # Packed layers may share codes (a table and the head that reads it), as other layers share weights.
+    codes = {f"{name}.{part}": tensor for name, saved in parts.items() for part, tensor in saved.items()}
+    first = first_names(codes)
+    tensors |= {name: tensor.contiguous() for name, tensor in codes.items() if first[name] == name}
+    shared = {name: other for name, other in first.items() if other != name}
+    layers = {
+        name: {"method": layer.method, "settings": layer.settings(), "tensors": sorted(parts[name])}
+        for name, layer in packed.items()
+    }
     module.config.architectures = [type(module).__name__]
     if module.dtype is not None:
         module.config.dtype = module.dtype
     module.config.save_pretrained(folder)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    data = {"version": 1, "method": METHOD, "layers": layers, "ties": tied_names(module)}
+    data = {"version": VERSION, "layers": layers, "ties": tied_names(module) | shared}
     (folder / QUANTIZATION).write_text(json.dumps(data, indent=1) + "\n")
+    write_load_script(folder, {layer.method for layer in packed.values()})
 
 
-def _load_integer(architecture: Any, folder: Path, quantization: dict[str, Any]) -> Any:
-    from safetensors.torch import load_file
-    from transformers.modeling_utils import no_init_weights
+def _load_packed(folder: Path) -> Any:
+    from experiments.parts.packed_layers import packed_kinds
+    from experiments.parts.packed_model import packed_model
 
-    from experiments.parts.linear_layers import swap
-    from experiments.parts.quantized_linear import DynamicInt8Linear
-
-    if quantization.get("method") != METHOD or quantization.get("version") != 1:
+    description = json.loads((folder / QUANTIZATION).read_text())
+    if description.get("version") != VERSION:
         raise ExperimentError(
             FailureKind.BAD_MODEL,
-            f"{QUANTIZATION} of '{folder.name}' is {quantization.get('method')!r} "
-            f"version {quantization.get('version')!r}, which this engine does not know",
+            f"{QUANTIZATION} of '{folder.name}' has version {description.get('version')!r}, this engine reads "
+            f"{VERSION}",
             fix="Build the artifact again with this version.",
         )
-    tensors = load_file(folder / WEIGHTS)
-    config = architecture.config_class.from_pretrained(folder, local_files_only=True)
-    # Weights are neither initialised nor touched, so the wide layers that are swapped out never become resident.
-    with no_init_weights():
-        module = architecture._from_config(config, dtype=config.dtype)
     try:
-        for name, settings in quantization["layers"].items():
-            layer = DynamicInt8Linear(
-                tensors.pop(f"{name}.weight_int8"),
-                tensors.pop(f"{name}.weight_scale"),
-                tensors.pop(f"{name}.bias", None),
-                bool(settings["reduce_range"]),
-            )
-            swap(module, name, layer)
-    except (KeyError, AttributeError) as error:
+        kinds = packed_kinds(entry["method"] for entry in description["layers"].values())
+        return packed_model(folder, kinds)
+    except (ValueError, KeyError, AttributeError, RuntimeError) as error:
         raise ExperimentError(
             FailureKind.BAD_MODEL,
-            f"{WEIGHTS} of '{folder.name}' does not hold the integer layers that {QUANTIZATION} lists: {error}",
+            f"'{folder.name}' does not hold the packed layers that {QUANTIZATION} lists: {error}",
             fix="Build the artifact again.",
         ) from error
-    for alias, name in quantization["ties"].items():
-        if name in tensors:
-            tensors[alias] = tensors[name]
-    missing, unexpected = module.load_state_dict(tensors, strict=False, assign=True)
-    missing = _drop_absent_pooler(module, missing)
-    if missing or unexpected:
-        raise ExperimentError(
-            FailureKind.BAD_MODEL,
-            f"{WEIGHTS} of '{folder.name}' does not fit {architecture.__name__}: "
-            f"{len(missing)} tensors missing, {len(unexpected)} unexpected, first {(missing or unexpected)[0]}",
-            fix="Build the artifact again.",
-        )
-    module.tie_weights()
-    return module

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from experiments.parts.decoding import check_prompt, max_positions, position_ids
+from experiments.parts.packed_layers import packed_layers
 from experiments.protocols import Generated
 from experiments.records import ExperimentError, FailureKind
 
@@ -83,13 +84,13 @@ class TorchSession:
                 f"{self._device.type} was asked for, but tensors lie on {elsewhere}",
                 placed=placed,
             )
-        integer = sum(1 for m in self._module.modules() if type(m).__name__ == "DynamicInt8Linear")
+        packed = packed_layers(self._module).values()
         return {
             "device": self._device.type,
             "tensors": placed,
             "elements_by_dtype": dtypes,
-            "integer_layers": integer,
-            "integer_engine": torch.backends.quantized.engine if integer else None,
+            "packed_layers": len(packed),
+            "packed_engines": sorted({layer.engine() for layer in packed}),
             "threads": torch.get_num_threads(),
         }
 

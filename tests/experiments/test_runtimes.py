@@ -147,7 +147,7 @@ def test_torch_proves_its_device_threads_and_formats(tmp_path: Path) -> None:
     proof = session.proof()
     assert proof["device"] == "cpu"
     assert set(proof["tensors"]) == {"cpu"}
-    assert proof["integer_layers"] == 14
+    assert proof["packed_layers"] == 14
     assert proof["threads"] == 2
     assert session.memory() == {"torch_peak_allocated": None, "torch_peak_reserved": None}
 

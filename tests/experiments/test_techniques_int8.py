@@ -78,7 +78,7 @@ def test_integer_weights_are_saved_without_pickle_and_reload_equal_in_a_fresh_pr
         before[name], sizes[name] = outputs_of(module, "text-generation", inputs), unique_bytes(module)
         (tmp_path / name).mkdir()
         TorchEager().save(module, tmp_path / name, context(tmp_path, "text-generation"), ())
-        assert {p.suffix for p in (tmp_path / name).iterdir()} == {".json", ".safetensors"}
+        assert {p.suffix for p in (tmp_path / name).iterdir()} == {".json", ".safetensors", ".py"}
     answer = in_fresh_process(
         """
         from pathlib import Path
@@ -89,7 +89,7 @@ def test_integer_weights_are_saved_without_pickle_and_reload_equal_in_a_fresh_pr
             folder = Path(values["folder"])
             session = TorchEager().open(folder / name, "cpu", 2)
             np.save(folder / f"{name}.npy", session.forward(dict(np.load(folder / "inputs.npz"))))
-            answer[name] = [session.proof()["integer_layers"], session.weights_bytes()]
+            answer[name] = [session.proof()["packed_layers"], session.weights_bytes()]
         """,
         folder=str(tmp_path),
     )
