@@ -21,6 +21,7 @@ from experiments import catalog
 from experiments.child import Handler, Reply, peak_rss
 from experiments.parts.packs import Pack
 from experiments.parts.padded_rows import Arrays
+from experiments.parts.pooling import pooled
 from experiments.protocols import DeviceKind, Runtime, Session, Task
 from experiments.records import ExperimentError, FailureKind
 
@@ -226,14 +227,6 @@ class _Measured:
         np.save(out / "token_log_probs.npy", np.concatenate(scored))
         np.save(out / "targets.npy", np.concatenate(targets))
         return {"examples": len(batches)}
-
-
-def pooled(hidden: npt.NDArray[Any], mask: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Mean over the real tokens, normalised to length 1: (batch, length, width) -> (batch, width)."""
-    weights = np.asarray(mask, dtype=np.float32)[:, :, None]
-    mean = (hidden * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
-    normalised: npt.NDArray[np.float32] = mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
-    return normalised
 
 
 def _finite(outputs: npt.NDArray[Any]) -> None:
