@@ -110,7 +110,7 @@ def describe() -> dict[str, Any]:
                     row[attribute] = sorted(getattr(config, attribute))
             if kind == "technique":
                 row["label"] = config.label.value
-                row["textbook"] = vars(config.textbook)
+                row["textbook"] = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(config.textbook).items()}
             if kind == "runtime":
                 row["form"] = config.form
             rows.append(row)

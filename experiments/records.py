@@ -209,6 +209,7 @@ class Environment(Record):
     model: str
     model_revision: str | None = None
     model_sha256: str
+    model_licence: str | None = Field(default=None, description="As the source model's own files state it.")
     dataset: str | None = None
     dataset_sha256: str | None = None
     workload_sha256: str

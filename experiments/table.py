@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments import textbook
 from experiments.numbers import ratio_text, significant
 from experiments.records import Measurement, Report, StudyReport
 from experiments.verdict import SCORES, SPEED, at_batch, first_batch, sweet_spot
@@ -176,6 +177,7 @@ def _table(study: StudyReport) -> _Table:
         notes.append(
             f"noise floor: {study.baseline} against itself is {ratio_text(noise)}; speed-ups within it say nothing"
         )
+    notes += textbook.sentences(study)
     return _Table(tuple(headings), tuple(rows), tuple(notes))
 
 

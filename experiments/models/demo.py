@@ -31,6 +31,7 @@ class Demo:
     facts: ModelFacts
     make: Callable[[Host, Path], None]
     recipe: str
+    licence: str
 
 
 DEMO_MODELS: tuple[Demo, ...] = (
@@ -57,6 +58,7 @@ DEMO_MODELS: tuple[Demo, ...] = (
         ),
         make=demo_minilm.make,
         recipe=f"{demo_minilm.DISTRIBUTION} {demo_minilm.VERSION}, {demo_minilm.PLAN}",
+        licence="apache-2.0 (all-MiniLM-L6-v2)",
     ),
     Demo(
         name="smollm2-135m",
@@ -82,6 +84,7 @@ DEMO_MODELS: tuple[Demo, ...] = (
         ),
         make=demo_smollm2.make,
         recipe=f"{demo_smollm2.DISTRIBUTION} {demo_smollm2.VERSION}, byte-level BPE",
+        licence="apache-2.0 (SmolLM2-135M-Instruct)",
     ),
     Demo(
         name="digits-vit",
@@ -105,6 +108,7 @@ DEMO_MODELS: tuple[Demo, ...] = (
         ),
         make=demo_vit.make,
         recipe=f"{demo_vit.SHAPE}, {demo_vit.PLAN}",
+        licence="trained here on the optical recognition of handwritten digits data (UCI), cc-by-4.0",
     ),
 )
 _BY_NAME = {demo.name: demo for demo in DEMO_MODELS}
@@ -138,6 +142,10 @@ class DemoModel(ModelSource):
         demo = _BY_NAME[self.name]
         folder, _ = Cache(host.cache).get("models", self._key(), lambda folder: demo.make(host, folder))
         return folder
+
+    def licence(self, folder: Path) -> str | None:
+        """Of what the demo was made from."""
+        return _BY_NAME[self.name].licence
 
     def _entry(self, host: Host) -> Path:
         return Cache(host.cache).path("models", self._key())

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from experiments.parts.number_format import second_format
-from experiments.protocols import Ask, BuildContext, Technique, Textbook
-from experiments.records import Label, StepEffect
+from experiments.parts.shortfalls import no_units
+from experiments.protocols import Ask, Aspect, BuildContext, Technique, Textbook
+from experiments.records import Label, Report, StepEffect
 
 
 class Fp16(Technique):
@@ -36,6 +37,9 @@ class Fp16(Technique):
         latency="about 2x faster where the hardware computes in 16 bits; slower where it must convert",
         size="2x smaller",
         quality="no visible loss unless a value overflows",
+        speedup=(1.8, 2.2),
+        shrink=(2.0, 2.0),
+        loss=(0.0, 0.005),
     )
 
     def refuse(self, ask: Ask) -> str | None:
@@ -43,6 +47,14 @@ class Fp16(Technique):
         if self.keep and ask.runtime.form != "onnx":
             return "fp16's keep names ONNX operators, and this runtime runs torch modules; remove keep"
         return second_format(ask, self)
+
+    def shortfall(self, aspect: Aspect, report: Report) -> str | None:
+        """No half-precision units, or operators that were kept wide."""
+        if aspect == "latency":
+            return no_units(report, "float16")
+        if aspect == "size" and self.keep:
+            return f"{', '.join(self.keep)} were kept in float32"
+        return None
 
     def apply_torch(self, module: Any, context: BuildContext) -> tuple[Any, StepEffect]:
         """Cast parameters and saved buffers. Raises as ``parts.cast.cast_module`` does."""

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: What each room may see of the engine. A new engine module is either named here or forbidden in pyproject.toml.
 WEB_MAY_SEE = {
     "spec", "records", "protocols", "catalog", "preflight", "stats", "table", "verdict", "console", "numbers",
+    "card", "textbook",
 }  # fmt: skip
 PLUGINS_MAY_SEE = {"spec", "records", "protocols", "stats", "hardware", "parts", "catalog", "numbers"}
 PLUGINS = {"techniques", "runtimes", "layouts", "metrics", "models", "datasets"}

@@ -321,7 +321,9 @@ class PluginEntry(BaseModel):
     forms: list[str] | None = None
     form: str | None = None
     label: str | None = None
-    textbook: dict[str, str] | None = None
+    textbook: dict[str, str | tuple[float, float] | None] | None = Field(
+        default=None, description="What is claimed: in words, and as ranges (speedup, shrink: times; loss: a share)."
+    )
 
 
 class MetricEntry(BaseModel):
