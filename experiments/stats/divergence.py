@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from experiments.stats.undefined import Undefined
+
 #: Values of one side held in float64 at a time (8 MiB).
 _CHUNK = 1 << 20
 
@@ -24,6 +26,36 @@ class Divergence:
     kl: npt.NDArray[np.float64]
     top_p: npt.NDArray[np.int64]
     top_q: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of two outputs stand for the same thing.
+
+    Attributes:
+        width: the first columns, of both.
+        note: what was cut and why, or None where nothing was.
+    """
+
+    width: int
+    note: str | None
+
+
+def shared_columns(one: int, other: int, vocabulary: int) -> Columns | Undefined:
+    """The columns on which two outputs of widths ``one`` and ``other`` can be compared.
+
+    Models of one family pad their vocabulary to different widths; the columns beyond the tokenizer's ``vocabulary``
+    stand for no token. They are cut on both sides, and probabilities over the rest are renormalised. The same rule
+    serves the metrics of fidelity and distillation.
+    """
+    if one == other:
+        return Columns(one, None)
+    widths = f"{one:,} and {other:,}"
+    if not 0 < vocabulary <= min(one, other):
+        return Undefined(f"they have different outputs: {widths} columns")
+    return Columns(
+        vocabulary, f"columns beyond the tokenizer's {vocabulary:,} were cut ({widths}) and probabilities renormalised"
+    )
 
 
 def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
