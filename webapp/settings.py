@@ -143,7 +143,7 @@ STATICFILES_FINDERS = [
 WHITENOISE_USE_FINDERS = not ENVIRONMENT.production
 STORAGES = {
     "default": {
-        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "BACKEND": "webapp.core.linking_storage.LinkingStorage",
         "OPTIONS": {"location": str(STEELYARD_HOME / "artifacts")},
     },
     "staticfiles": {

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def supervise(attempt_id: int, number: int, engine: Sequence[str] | None = None)
     shutil.rmtree(folder, ignore_errors=True)
     if outcome.cause != "stopping":
         scheduling.wake()  # the devices are free now; the next tick would be up to two seconds away
+    _patiently(partial(services.artifact_store, attempt_id=attempt_id))
 
 
 def _patiently(call: Callable[..., None], *arguments: Any) -> None:

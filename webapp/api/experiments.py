@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
 from ninja import Path, Query, Router
 
 from webapp.accounts.models import Role
+from webapp.accounts.services import audit
 from webapp.api.auth import caller
 from webapp.api.errors import errors
 from webapp.api.schemas import EventOut, EventPage, ExperimentDetail, LogSlice
 from webapp.api.waiting import LONGEST_S, wait_until
-from webapp.runs import selectors, services
+from webapp.core.errors import NoArtifact
+from webapp.runs import downloads, selectors, services
 from webapp.runs.models import TERMINAL, Experiment
 
 router = Router(tags=["experiments"])
@@ -64,6 +66,33 @@ def get_logs(
     """Part of the log from byte `offset`, by whole lines where there are any."""
     row = selectors.experiment(caller(request).team, experiment_id)
     return LogSlice.of(row, *selectors.log_slice(row, offset, limit, number=attempt))
+
+
+#: What `artifact` gives, for the schema.
+_ZIP: dict[str, Any] = {
+    "responses": {200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}}
+}
+
+
+@router.get(
+    "/experiments/{experiment_id}/artifact",
+    response={200: None, **errors(404)},
+    openapi_extra=_ZIP,
+    summary="The optimized model",
+)
+def get_artifact(request: HttpRequest, experiment_id: Id) -> HttpResponseBase:
+    """A zip of the model's files with README.md (what it is, what it measured, how to load it) and spec.yaml.
+
+    404 `no_artifact` says why there is nothing to download: not yet, failed, or removed.
+    """
+    who = caller(request)
+    row = selectors.experiment(who.team, experiment_id)
+    artifact = selectors.downloadable(row)
+    report = selectors.report_of(row)
+    if report is None:
+        raise NoArtifact("there is no artifact yet")
+    audit(team=who.team, actor=who.name, action="artifact.download", target=f"experiment {row.pk}")
+    return downloads.archive(row, artifact, report)
 
 
 @router.post(

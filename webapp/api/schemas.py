@@ -49,13 +49,14 @@ class ExperimentLinks(BaseModel):
     page: str = Field(description="For people.")
     events: str
     logs: str
+    artifact: str = Field(description="The optimized model, once there is one.")
 
     @classmethod
     def of(cls, request: HttpRequest, experiment_id: int) -> ExperimentLinks:
         """The links of an experiment."""
         api = address(request, "api:get_experiment", experiment_id=experiment_id)
         page = address(request, "runs:experiment", experiment_id=experiment_id)
-        return cls(api=api, page=page, events=f"{api}/events", logs=f"{api}/logs")
+        return cls(api=api, page=page, events=f"{api}/events", logs=f"{api}/logs", artifact=f"{api}/artifact")
 
 
 class ExperimentState(BaseModel):

@@ -40,6 +40,12 @@ class NotFound(DomainError):
     status = 404
 
 
+class NoArtifact(NotFound):
+    """The experiment is there, but has no model that could be downloaded; the message says why."""
+
+    code = "no_artifact"
+
+
 class Conflict(DomainError):
     """The state does not allow it, or the same key was used for another body."""
 

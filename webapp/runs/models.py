@@ -72,6 +72,7 @@ class Experiment(TeamOwned):
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     stage = models.CharField(max_length=60, blank=True)
+    message = models.CharField(max_length=300, blank=True, help_text="What it does just now, e.g. step and loss.")
     fraction = models.FloatField(default=0.0)
     seconds_left = models.FloatField(null=True)
     last_seq = models.PositiveBigIntegerField(default=0, help_text="Sequence number of the newest event.")
@@ -221,14 +222,21 @@ class MeasurementRow(TeamOwned):
 
 
 class Artifact(TeamOwned):
-    """What an accepted attempt saved."""
+    """What an accepted attempt saved. Its files lie once in the storage, by their hash; experiments share them."""
 
     experiment = models.ForeignKey(Experiment, on_delete=models.CASCADE, related_name="artifacts")
+    attempt = models.OneToOneField(Attempt, null=True, on_delete=models.CASCADE, related_name="artifact")
     sha256 = models.CharField(max_length=64)
-    bytes = models.PositiveBigIntegerField()
+    bytes = models.PositiveBigIntegerField(help_text="Of the weights alone.")
     label = models.CharField(max_length=20)
     form = models.CharField(max_length=10)
-    path = models.CharField(max_length=4096)
+    files = models.JSONField(default=dict, help_text="Relative name -> bytes.")
+    stored_at = models.DateTimeField(null=True, help_text="When all files were in the storage.")
+    removed_at = models.DateTimeField(null=True, help_text="When they were taken out of it.")
+    problem = models.CharField(max_length=400, blank=True, help_text="Why they could not be stored.")
+
+    class Meta:
+        indexes = [models.Index(fields=["sha256"], name="artifact_by_hash")]
 
     def __str__(self) -> str:
         return self.sha256[:12]

@@ -1,5 +1,6 @@
 """Every read of studies, experiments, attempts and workers. Each takes the team, or an object that was read by it."""
 
+from webapp.runs.selectors.artifacts import StoredFiles, artifact_of, downloadable, stored_files
 from webapp.runs.selectors.devices import is_alive, live_devices
 from webapp.runs.selectors.experiments import (
     attempt_orders,
@@ -19,13 +20,16 @@ __all__ = [
     "Page",
     "QueueSnapshot",
     "RunningView",
+    "StoredFiles",
     "StudyFilter",
     "StudyView",
     "WaitingView",
     "WorkerView",
+    "artifact_of",
     "attempt_orders",
     "attempts",
     "derive_status",
+    "downloadable",
     "events",
     "experiment",
     "experiments",
@@ -37,6 +41,7 @@ __all__ = [
     "queue_snapshot",
     "report_of",
     "status_history",
+    "stored_files",
     "studies",
     "study",
     "study_report",

@@ -1,5 +1,6 @@
 """Every write to studies, experiments, attempts and workers. Keyword-only; views, API and tasks only call these."""
 
+from webapp.runs.services.artifacts import artifact_store
 from webapp.runs.services.attempts import (
     MAX_LOST,
     attempt_claim,
@@ -17,6 +18,7 @@ from webapp.runs.services.workers import worker_drain, worker_heartbeat, worker_
 
 __all__ = [
     "MAX_LOST",
+    "artifact_store",
     "attempt_claim",
     "attempt_end",
     "attempt_lost",

@@ -56,6 +56,7 @@ def attempt_claim(*, attempt_id: int, number: int, worker_name: str, log: str = 
             now=now,
             started_at=now,
             stage="",
+            message="",
             fraction=0.0,
             seconds_left=None,
         )
@@ -88,10 +89,12 @@ def events_append(*, attempt_id: int, number: int, events: Sequence[EngineEvent]
             data = event.model_dump(mode="json", exclude_none=True, exclude={"v", "seq", "kind", "report_path"})
             rows.append((event.kind, data))
             if event.stage is not None and event.state == "started":
-                progress["stage"] = event.stage[:60]
+                progress |= {"stage": event.stage[:60], "message": ""}
             if event.fraction is not None:
                 progress["fraction"] = event.fraction
                 progress["seconds_left"] = event.seconds_left
+            if event.kind == "progress" and event.message:
+                progress["message"] = " ".join(event.message.split())[:300]
         if progress:
             Experiment.objects.filter(pk=experiment.pk).update(**progress)
         return history_append(experiment_id=experiment.pk, number=number, rows=rows, actor=attempt.worker_name)
@@ -154,6 +157,7 @@ def attempt_lost(*, attempt_id: int, number: int, actor: str, reason: str, fault
                     reason=f"queued again: {reason}",
                     now=now,
                     stage="",
+                    message="",
                     fraction=0.0,
                     seconds_left=None,
                     started_at=None,

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from experiments.records import Report
+from experiments.records import Failure, FailureKind, Report
 from webapp.core.clock import database_now
 from webapp.core.errors import StaleWrite
 from webapp.runs.models import Artifact, Attempt, AttemptReport, Experiment, MeasurementRow, Status
-from webapp.runs.services.attempts import _end, _running
+from webapp.runs.services.attempts import _end, _running, attempt_end
 from webapp.runs.services.transitions import history_append
 
 
 def report_record(*, attempt_id: int, number: int, report: Report) -> None:
     """Accept the report of a running attempt and end it, its experiment, and its leases in one transaction.
 
+    An unpaired report (benchmarks of the engine alone make them) is no result: the attempt ends as failed.
+
     Raises:
         StaleWrite: the attempt is not running under this number; that this was tried stands in the history.
     """
+    if report.unpaired:
+        refusal = Failure(
+            kind=FailureKind.INTERNAL,
+            message="the report is unpaired: measured alone, without a baseline beside it or quality, so no result",
+        )
+        attempt_end(attempt_id=attempt_id, number=number, status="failed", failure=refusal, reason=refusal.message)
+        return
     try:
         _record(attempt_id, number, report)
     except StaleWrite as refusal:
@@ -57,11 +66,12 @@ def _record(attempt_id: int, number: int, report: Report) -> None:
             Artifact.objects.create(
                 team_id=experiment.team_id,
                 experiment=experiment,
+                attempt=attempt,
                 sha256=report.artifact.sha256,
                 bytes=report.artifact.bytes,
                 label=report.artifact.label,
                 form=report.artifact.form,
-                path=report.artifact.path or "",
+                files=report.artifact.files,
             )
     Experiment.objects.filter(pk=experiment.pk).update(
         accepted=attempt, fraction=1.0 if report.status == "succeeded" else experiment.fraction
