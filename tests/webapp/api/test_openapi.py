@@ -57,6 +57,7 @@ def test_it_is_openapi_3_1_with_every_call_of_the_contract(schema: dict[str, Any
         ("GET", "/api/v1/experiments/{experiment_id}"),
         ("GET", "/api/v1/experiments/{experiment_id}/events"),
         ("GET", "/api/v1/experiments/{experiment_id}/logs"),
+        ("GET", "/api/v1/experiments/{experiment_id}/artifact"),
         ("POST", "/api/v1/experiments/{experiment_id}/cancel"),
         ("POST", "/api/v1/experiments/{experiment_id}/retry"),
         ("GET", "/api/v1/catalog"),
