@@ -4,120 +4,112 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.protocols import BuildContext
-from experiments.records import ExperimentError, FailureKind, StepEffect
+from experiments.records import StepEffect
+
+if TYPE_CHECKING:
+    from experiments.parts.linear_graph import LinearGraph
+
+
+@dataclass(frozen=True)
+class DynamicSettings:
+    """What ``int8-dynamic`` may be told; see its fields."""
+
+    technique: str
+    per_channel: bool
+    reduce_range: bool | Literal["auto"]
+    embeddings: bool
 
 
 def quantize_graph(
-    source: Path,
-    target: Path,
-    per_channel: bool,
-    reduce_range: bool | Literal["auto"],
-    keep: Sequence[str],
-    context: BuildContext,
+    source: Path, target: Path, settings: DynamicSettings, keep: Sequence[str], context: BuildContext
 ) -> StepEffect:
     """Quantize every ``MatMul`` and ``Gemm`` with a constant matrix, except those in ``keep``; write ``target``.
 
-    Embedding tables (``Gather``) stay float. Raises:
+    Raises:
         ExperimentError: ``bad_model`` for non-finite weights or a result that does not load, ``no_effect`` if no node
             was quantized, ``unsupported`` if a pattern in ``keep`` matches nothing.
     """
+    from experiments.parts.linear_graph import open_linear_graph
+
+    graph = open_linear_graph(source, keep, embeddings=settings.embeddings)
+    return quantize_dynamically(graph, target, settings, context)
+
+
+def quantize_dynamically(
+    graph: LinearGraph, target: Path, settings: DynamicSettings, context: BuildContext
+) -> StepEffect:
+    """As :func:`quantize_graph`, from an opened graph; its weights are let go on the way."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     from experiments.parts import int8_range
-    from experiments.parts.finite import in_words
-    from experiments.parts.int8_torch import kept_in_words
-    from experiments.parts.layer_patterns import matched
-    from experiments.parts.onnx_graph import (
-        DATA,
-        LIMIT,
-        check_graph,
-        layer_name,
-        linear_nodes,
-        load_graph,
-        name_nodes,
-        non_finite_counts,
-        save_graph,
-        weights_bytes,
-    )
-    from experiments.parts.onnx_probe import open_quietly
+    from experiments.parts.embedding_nodes import quantize_tables
+    from experiments.parts.int8_saturation import saturation_warning
+    from experiments.parts.int8_torch import kept_in_words, tables_in_words
+    from experiments.parts.linear_graph import nothing_changed, require_loads
+    from experiments.parts.onnx_graph import LIMIT, linear_nodes, load_graph, save_graph, weights_bytes
 
     started = time.monotonic()
-    check_graph(source)
-    reduce, why = int8_range.reduce_range(reduce_range, context.isa)
-    model = load_graph(source)
-    if counts := non_finite_counts(model):
-        raise ExperimentError(
-            FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts
-        )
-    name_nodes(model)
-    nodes, tied = linear_nodes(model)
-    layers = {node.name: layer_name(node) for node in nodes}
-    kept = {
-        name: f"shares its tensor with {table}; kept float, tie intact, counted once" for name, table in tied.items()
-    }
-    asked = matched(keep, list(layers.values()) + list(tied))
-    excluded = [node for node, layer in layers.items() if layer in asked]
-    kept |= {layers[node]: f"asked for by keep: '{asked[layers[node]]}'" for node in excluded}
+    reduce, why = int8_range.reduce_range(settings.reduce_range, context.isa)
+    kept = dict(graph.kept)
     named = context.work / "int8-source"
     named.mkdir(parents=True, exist_ok=True)
-    save_graph(model, named / "model.onnx")
-    del model
-    large = weights_bytes(source) > LIMIT
-    (target.parent / DATA).unlink(missing_ok=True) if target.parent != source.parent else None
-    root_level = logging.getLogger().level
-    logging.getLogger().setLevel(logging.ERROR)  # its advice to pre-process speaks of static quantization
-    try:
+    save_graph(graph.model, named / "model.onnx")
+    graph.model.Clear()
+    with quiet_quantizer():
         quantize_dynamic(
             named / "model.onnx",
             named / "quantized.onnx",
             op_types_to_quantize=["MatMul", "Gemm"],
-            per_channel=per_channel,
+            per_channel=settings.per_channel,
             reduce_range=reduce,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=excluded,
-            use_external_data_format=large,
+            nodes_to_exclude=graph.excluded,
+            use_external_data_format=weights_bytes(named / "model.onnx") > LIMIT,
             extra_options={"MatMulConstBOnly": True},
         )
-    finally:
-        logging.getLogger().setLevel(root_level)
     result = load_graph(named / "quantized.onnx")
     still = {node.name for node in linear_nodes(result)[0]}
     changed = sum(1 for node in result.graph.node if node.op_type == "MatMulInteger")
-    total = len(layers) + len(tied)
-    for node, layer in layers.items():
+    for node, layer in graph.layers.items():
         if node in still and layer not in kept:
             kept[layer] = "ONNX Runtime left it float (a Gemm with alpha, beta or a transposed input)"
     if not changed:
-        inner = _inner_products(result)
-        where = f"; {inner} matrix products lie inside Loop or If bodies, which are not quantized" if inner else ""
-        raise ExperimentError(
-            FailureKind.NO_EFFECT,
-            f"int8-dynamic changed nothing: 0 of {total} linear layers quantized{where}",
-            fix="Name fewer layers in keep, or remove int8-dynamic from the recipe.",
+        raise nothing_changed(
+            settings.technique,
+            graph,
+            result,
+            f"Name fewer layers in keep, or remove {settings.technique} from the recipe.",
         )
+    tables, wide_tables = quantize_tables(result, graph.asked) if settings.embeddings else ([], {})
     save_graph(result, target)
-    try:
-        open_quietly(target, context.threads)
-    except Exception as error:  # onnxruntime's exceptions share no public base
-        first = str(error).strip().splitlines()[0]
-        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after int8-dynamic: {first}") from error
+    require_loads(target, settings.technique, context.threads)
+    warning = saturation_warning("onnx", reduce)
     return StepEffect(
-        technique="int8-dynamic",
-        summary=f"{changed} of {total} linear layers quantized{kept_in_words(kept)}; embeddings kept float; {why}",
+        technique=settings.technique,
+        summary=f"{changed} of {graph.total} linear layers quantized{kept_in_words(kept)}; "
+        f"{tables_in_words(settings.embeddings, tables, wide_tables)}; {why}",
         changed=changed,
-        of=total,
-        kept=kept,
+        of=graph.total,
+        kept=kept | wide_tables,
+        warnings=(warning,) if warning else (),
         seconds=time.monotonic() - started,
     )
 
 
-def _inner_products(model: object) -> int:
-    from experiments.parts.onnx_graph import graphs
-
-    inner = list(graphs(model.graph))[1:]  # type: ignore[attr-defined]
-    return sum(1 for graph in inner for node in graph.node if node.op_type in ("MatMul", "Gemm"))
+@contextmanager
+def quiet_quantizer() -> Iterator[Any]:
+    """Without the quantizer's advice to pre-process, which doesn't hold here."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)

@@ -1,9 +1,9 @@
-"""Dynamic INT8 of a torch module: swaps linear layers for packed ones."""
+"""Dynamic INT8 of a torch module: swaps linear layers, and embedding tables where asked, for packed ones."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from experiments.protocols import BuildContext
@@ -14,6 +14,7 @@ def quantize_linears(
     module: Any,
     per_channel: bool,
     reduce_range: bool | Literal["auto"],
+    embeddings: bool,
     keep: Sequence[str],
     context: BuildContext,
 ) -> tuple[Any, StepEffect]:
@@ -25,6 +26,7 @@ def quantize_linears(
     """
     from experiments.parts import int8_range
     from experiments.parts.finite import require_finite
+    from experiments.parts.int8_saturation import saturation_warning
     from experiments.parts.layer_patterns import matched
     from experiments.parts.linear_layers import linear_layers, swap
     from experiments.parts.quantized_linear import DynamicInt8Linear, quantize_weight
@@ -34,14 +36,15 @@ def quantize_linears(
     require_finite(module)
     reduce, why = int8_range.reduce_range(reduce_range, context.isa)
     layers, kept = linear_layers(module)
-    asked = matched(keep, [layer.name for layer in layers])
+    tables = _embeddings(module) if embeddings else {}
+    asked = matched(keep, [*(layer.name for layer in layers), *tables])
     tied = tied_names(module)
     shared = set(tied) | set(tied.values())
     changed = 0
+    narrow, wide_tables = _narrow_tables(module, tables, asked, tied)
     for number, layer in enumerate(layers):
         if f"{layer.name}.weight" in shared:
-            other = next(o for a, o in _both_ways(tied) if a == f"{layer.name}.weight")
-            kept[layer.name] = f"shares its tensor with {other}; kept float, tie intact, counted once"
+            kept[layer.name] = _tie(f"{layer.name}.weight", tied)
         elif layer.name in asked:
             kept[layer.name] = f"asked for by keep: '{asked[layer.name]}'"
         else:
@@ -57,19 +60,21 @@ def quantize_linears(
             f"int8-dynamic changed nothing: 0 of {total} linear layers quantized ({reasons})",
             fix="Name fewer layers in keep, or remove int8-dynamic from the recipe.",
         )
-    summary = f"{changed} of {total} linear layers quantized{kept_in_words(kept)}; {why}"
+    warning = saturation_warning("torch", reduce)
     effect = StepEffect(
         technique="int8-dynamic",
-        summary=summary,
+        summary=f"{changed} of {total} linear layers quantized{kept_in_words(kept)}; "
+        f"{tables_in_words(embeddings, narrow, wide_tables)}; {why}",
         changed=changed,
         of=total,
-        kept=kept,
+        kept=kept | wide_tables,
+        warnings=(warning,) if warning else (),
         seconds=time.monotonic() - started,
     )
     return module, effect
 
 
-def kept_in_words(kept: dict[str, str]) -> str:
+def kept_in_words(kept: Mapping[str, str]) -> str:
     """E.g. ``, 1 kept (lm_head: shares its tensor ...)``; only the first is spelled out."""
     if not kept:
         return ""
@@ -78,5 +83,47 @@ def kept_in_words(kept: dict[str, str]) -> str:
     return f", {len(kept)} kept ({name}: {reason}{more})"
 
 
-def _both_ways(tied: dict[str, str]) -> list[tuple[str, str]]:
-    return [*tied.items(), *((first, alias) for alias, first in tied.items())]
+def tables_in_words(asked: bool, narrow: Sequence[str], kept: Mapping[str, str]) -> str:
+    """E.g. '3 of 3 embedding tables stored as int8', or that they were not asked for."""
+    if not asked:
+        return "embeddings kept float"
+    total = len(narrow) + len(kept)
+    return f"{len(narrow)} of {total} embedding tables stored as int8, one scale a row{kept_in_words(kept)}"
+
+
+def _embeddings(module: Any) -> dict[str, Any]:
+    import torch
+
+    return {name: child for name, child in module.named_modules() if isinstance(child, torch.nn.Embedding)}
+
+
+def _narrow_tables(
+    module: Any, tables: Mapping[str, Any], asked: Mapping[str, str], tied: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Swap embedding tables for 8-bit ones; names of those, and name -> why for the others."""
+    import torch
+
+    from experiments.parts.int8_embedding import Int8Embedding
+    from experiments.parts.linear_layers import swap
+    from experiments.parts.quantized_linear import quantize_weight
+
+    shared = set(tied) | set(tied.values())
+    narrow, kept = [], {}
+    for name, table in tables.items():
+        if f"{name}.weight" in shared:
+            kept[name] = _tie(f"{name}.weight", tied)
+        elif name in asked:
+            kept[name] = f"asked for by keep: '{asked[name]}'"
+        elif type(table) is not torch.nn.Embedding or table.max_norm is not None:
+            kept[name] = f"a {type(table).__name__} does more than look up rows"
+        else:
+            codes, scales = quantize_weight(table.weight, per_channel=True)
+            swap(module, name, Int8Embedding(codes, scales.unsqueeze(1), table.weight.dtype))
+            narrow.append(name)
+    return narrow, kept
+
+
+def _tie(name: str, tied: Mapping[str, str]) -> str:
+    others = [first for alias, first in tied.items() if alias == name]
+    others += [alias for alias, first in tied.items() if first == name]
+    return f"shares its tensor with {others[0]}; kept float, tie intact, counted once"

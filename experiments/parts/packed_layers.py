@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: ``PackedLayer.method`` -> module and class; imported only where an artifact has such layers.
 _KINDS = {
     "dynamic-int8-linear": "experiments.parts.quantized_linear:DynamicInt8Linear",
+    "int8-embedding": "experiments.parts.int8_embedding:Int8Embedding",
 }
 
 

@@ -16,8 +16,9 @@ from experiments.records import Label, Report, StepEffect
 class Int8Dynamic(Quantizer):
     """Quantize the linear layers (``nn.Linear``, ``Conv1D``; in ONNX ``MatMul`` and ``Gemm`` with constant weights).
 
-    Embeddings, convolutions and normalisation stay in floating point. An output head that shares its tensor with the
-    input embedding stays in floating point too: quantizing it would break the tie and store the tensor twice.
+    Convolutions and normalisation stay in floating point, and embeddings unless asked for. An output head that shares
+    its tensor with the input embedding stays in floating point, and so does that embedding: the pair is one tensor,
+    and quantizing either would break the tie and store it twice.
     """
 
     title = "INT8 dynamic"
@@ -29,6 +30,11 @@ class Int8Dynamic(Quantizer):
     reduce_range: bool | Literal["auto"] = Field(
         default="auto",
         description="Use 7 bits so that 8-bit products can't saturate; 'auto' does so where the CPU lacks VNNI.",
+    )
+    embeddings: bool = Field(
+        default=False,
+        description="Store embedding tables as 8-bit codes too, one scale a row; a lookup widens the rows that it "
+        "takes. A table that is tied to the output head stays float.",
     )
 
     forms = frozenset({"torch", "onnx"})
@@ -64,13 +70,14 @@ class Int8Dynamic(Quantizer):
         """Swap the linear layers. Raises as ``parts.int8_torch.quantize_linears`` does."""
         from experiments.parts.int8_torch import quantize_linears
 
-        return quantize_linears(module, self.per_channel, self.reduce_range, keep, context)
+        return quantize_linears(module, self.per_channel, self.reduce_range, self.embeddings, keep, context)
 
     def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:
         """Quantize the graph. Raises as ``parts.int8_onnx.quantize_graph`` does."""
-        from experiments.parts.int8_onnx import quantize_graph
+        from experiments.parts.int8_onnx import DynamicSettings, quantize_graph
 
-        return quantize_graph(source, target, self.per_channel, self.reduce_range, keep, context)
+        settings = DynamicSettings(self.technique, self.per_channel, self.reduce_range, self.embeddings)
+        return quantize_graph(source, target, settings, keep, context)
 
     def simulated(self, layer: Any, context: BuildContext) -> Any:
         """8-bit weights and activations, rounded in float32. See ``Quantizer.simulated``."""

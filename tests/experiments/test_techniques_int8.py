@@ -193,3 +193,53 @@ def test_this_cpus_kernel_is_exact_at_the_extremes() -> None:
 def test_the_choice_is_recorded_in_the_effect(tmp_path: Path) -> None:
     _, effect = Int8Dynamic().apply_torch(bert(), context(tmp_path, "text-classification", isa=("avx2",)))
     assert "reduce_range=on: this CPU has no exact 8-bit dot product" in effect.summary
+
+
+def test_embeddings_are_stored_as_int8_where_asked_and_reload_equal(tmp_path: Path) -> None:
+    module = bert()
+    inputs = inputs_for("text-classification")
+    wide, before = outputs_of(module, "text-classification", inputs), unique_bytes(module)
+    plain, _ = Int8Dynamic().apply_torch(bert(), context(tmp_path, "text-classification"))
+    module, effect = Int8Dynamic(embeddings=True).apply_torch(module, context(tmp_path, "text-classification"))
+    assert "3 of 3 embedding tables stored as int8" in effect.summary
+    assert cosine(wide, outputs_of(module, "text-classification", inputs)) > 0.999
+    rows, width = 200 + 64 + 2, 32
+    assert unique_bytes(plain) - unique_bytes(module) == rows * (4 * width - width - 4)
+    assert unique_bytes(module) < before / 3
+    TorchEager().save(module, tmp_path / "a", context(tmp_path, "text-classification"), ())
+    session = TorchEager().open(tmp_path / "a", "cpu", 2)
+    expected = outputs_of(module, "text-classification", inputs)
+    assert np.abs(session.forward(inputs) - expected).max() <= 1e-6
+    assert session.weights_bytes() == unique_bytes(module)
+
+
+def test_a_tied_pair_stays_float_although_embeddings_were_asked_for(tmp_path: Path) -> None:
+    """FC-015: the rule is told, and what is reloaded answers as before."""
+    sizes = {}
+    for tied in (True, False):
+        module = llama(tie_word_embeddings=tied, vocab_size=1000)
+        module, effect = Int8Dynamic(embeddings=True).apply_torch(module, context(tmp_path, "text-generation"))
+        sizes[tied] = unique_bytes(module)
+        if tied:
+            assert "lm_head.weight; kept float, tie intact, counted once" in effect.kept["model.embed_tokens"]
+            assert module.lm_head.weight.data_ptr() == module.model.embed_tokens.weight.data_ptr()
+        else:
+            assert not effect.kept
+        inputs = inputs_for("text-generation")
+        expected = outputs_of(module, "text-generation", inputs)
+        TorchEager().save(module, tmp_path / str(tied), context(tmp_path, "text-generation"), ())
+        session = TorchEager().open(tmp_path / str(tied), "cpu", 2)
+        assert np.abs(session.forward(inputs) - expected).max() <= 1e-6
+        assert session.weights_bytes() == sizes[tied]
+    assert sizes[True] - sizes[False] == 1000 * 32 * 4 - 2 * 1000 * (32 + 4)
+
+
+def test_saturation_is_asked_of_the_kernels_of_this_cpu() -> None:
+    """FC-019: with 'auto' the largest products are exact here, whatever the CPU has."""
+    from experiments.hardware.cpu import isa
+    from experiments.parts.int8_saturation import TOLERANCE, onnx_saturation, saturation_warning, torch_saturation
+
+    reduce, _ = int8_range.reduce_range("auto", isa())
+    assert torch_saturation(reduce) <= TOLERANCE
+    assert onnx_saturation(reduce) <= TOLERANCE
+    assert saturation_warning("onnx", reduce) is None

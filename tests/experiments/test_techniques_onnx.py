@@ -202,6 +202,27 @@ def test_layers_are_kept_by_the_names_of_their_modules(tmp_path: Path) -> None:
     assert effect.kept["model.layers.0.mlp.down_proj"] == "asked for by keep: 'down_proj'"
 
 
+@pytest.mark.parametrize(("make", "task"), [(bert, "text-classification"), (llama, "text-generation")])
+def test_embedding_tables_of_a_graph_are_stored_as_int8_where_asked(make: Any, task: Task, tmp_path: Path) -> None:
+    module = make()
+    inputs = inputs_for(task)
+    expected = outputs_of(module, task, inputs)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    ready = context(tmp_path, task)
+    OnnxRuntime().save(module, folder, ready, ())
+    (effect,) = apply_onnx_steps(folder, [Int8Dynamic(embeddings=True)], ready)
+    OnnxRuntime().finish(folder, ready)
+    assert cosine(expected, OnnxRuntime().open(folder, "cpu", 2).forward(inputs)) > 0.999
+    wide = {t.name for t in load_graph(folder / "model.onnx").graph.initializer if t.data_type == TensorProto.FLOAT}
+    if task == "text-generation":
+        assert "kept float, tie intact, counted once" in effect.kept["model.embed_tokens"]
+        assert "0 of 1 embedding tables" in effect.summary
+    else:
+        assert "3 of 3 embedding tables stored as int8" in effect.summary
+        assert not any(name.endswith("embeddings.weight") for name in wide)
+
+
 def test_weights_over_the_limit_go_to_external_data_that_follows_the_graph(tmp_path: Path) -> None:
     source = write(tmp_path / "a.onnx", [product("linear", "x", "W", "y")], [matrix("W", np.eye(64))], width=64)
     (tmp_path / "large").mkdir()
