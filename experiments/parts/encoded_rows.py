@@ -7,7 +7,7 @@ padding and pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,16 @@ class EncodedRows:
             padded = self.batch(rows)
             return np.where(padded["attention_mask"] == 1, padded["input_ids"], -100)
         return None if self.labels is None else self.labels[list(rows)]
+
+    def only(self, rows: Sequence[int]) -> EncodedRows:
+        """The given rows alone."""
+        return replace(
+            self,
+            tokens=tuple(self.tokens[row] for row in rows) if self.pixels is None else (),
+            types=None if self.types is None else tuple(self.types[row] for row in rows),
+            pixels=None if self.pixels is None else self.pixels[list(rows)],
+            labels=None if self.labels is None else self.labels[list(rows)],
+        )
 
     def in_order(self, size: int) -> Iterator[list[int]]:
         """Row indices of batches of at most ``size``, each row once, shortest rows first."""

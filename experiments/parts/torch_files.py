@@ -1,8 +1,8 @@
 """How a torch model is saved and opened: config.json and safetensors, no pickle anywhere.
 
 A model with packed layers (``parts/packed_layers.py``) is saved as their codes and scales plus
-``quantization_config.json``, and is rebuilt on load, here or by the ``load.py`` beside it; everything else is what
-Hugging Face's own loader reads.
+``quantization_config.json``, and is rebuilt on load, here or by the ``load.py`` beside it; adapters lie beside their
+base model (``parts/adapters.py``); everything else is what Hugging Face's own loader reads.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ def save_module(module: Any, folder: Path) -> None:
     Raises:
         ExperimentError: ``bad_model`` if config and tensors contradict each other about a tie.
     """
+    from experiments.parts.adapters import held, save_with_adapters
     from experiments.parts.packed_layers import packed_layers
     from experiments.parts.tied_weights import settle_ties
 
     settle_ties(module)
     packed = packed_layers(module)
-    if packed:
+    if held(module) is not None:
+        save_with_adapters(module, folder)
+    elif packed:
         _save_packed(module, folder, packed)
     else:
         module.save_pretrained(folder, safe_serialization=True)
@@ -45,6 +48,7 @@ def load_module(folder: Path, device: str) -> Any:
     """
     import transformers
 
+    from experiments.parts.adapters import adapter_folders, with_adapters
     from experiments.parts.artifact_card import read_config
 
     names = read_config(folder).get("architectures") or ["none"]
@@ -57,6 +61,9 @@ def load_module(folder: Path, device: str) -> Any:
         )
     packed = (folder / QUANTIZATION).is_file()
     module = _load_packed(folder) if packed else _load_plain(architecture, folder)
+    adapters = adapter_folders(folder)
+    if adapters:
+        module = with_adapters(module, adapters)
     return module.eval().to(device)
 
 
