@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import Annotated, Any, Literal, Union, get_args, get_type_hints
 
 from pydantic import Field
 
@@ -81,7 +81,7 @@ def metrics() -> tuple[Metric, ...]:
 @cache
 def definitions() -> dict[str, MetricDefinition]:
     """Metric name -> definition, in display order (file order within groups)."""
-    order = ("latency", "memory", "size", "quality", "fidelity", "cost", "limit")
+    order = get_args(get_type_hints(MetricDefinition)["group"])
     every = [definition for metric in metrics() for definition in metric.definitions]
     return {d.name: d for d in sorted(every, key=lambda d: order.index(d.group))}
 

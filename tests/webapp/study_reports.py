@@ -17,6 +17,7 @@ from experiments.records import (
     FailureKind,
     Interval,
     Label,
+    LayerSensitivity,
     Measurement,
     Report,
     StepEffect,
@@ -184,6 +185,53 @@ def _percentile(metric: str, value: float, needs: int, n: int, at: dict[str, str
     return Measurement(metric=metric, value=value, unit="ms", at=at, n=n)
 
 
+def chain_effects(layers: int = 211) -> tuple[StepEffect, ...]:
+    """What pruning, training and a quantizer with a quality floor say: removed, losses, a sensitivity of each layer."""
+    draw = random.Random(3)
+    names = [f"model.layers.{n // 7}.{part}" for n in range(layers) for part in (_LINEARS[n % 7],)]
+    divergences = sorted((10 ** draw.uniform(-6, -1) for _ in names), reverse=True)
+    wide = set(draw.sample(range(20), 9)) if layers >= 20 else {0}
+    sensitivity = tuple(
+        LayerSensitivity(layer=name, divergence=d, kept=index in wide)
+        for index, (name, d) in enumerate(zip(names, divergences, strict=True))
+    )
+    return (
+        StepEffect(
+            technique="prune-structured",
+            summary="3 of 12 heads and 461 of 1,536 neurons removed in each of 6 layers",
+            changed=6,
+            of=6,
+            removed=5_312_064,
+            seconds=4.2,
+            warnings=("It was not trained after pruning: add a finetune step to get quality back.",),
+        ),
+        StepEffect(
+            technique="finetune",
+            summary="200 steps of 32 rows at a rate of 5e-05; loss 0.693 to 0.211",
+            changed=74,
+            of=74,
+            seconds=312.0,
+            losses=tuple((step, 0.2 + 0.5 * math.exp(-step / 60) + draw.uniform(0, 0.04)) for step in range(0, 201, 2)),
+        ),
+        StepEffect(
+            technique="int8-dynamic",
+            summary=f"{layers - len(wide)} of {layers} linear layers quantized, {len(wide)} kept",
+            changed=layers - len(wide),
+            of=layers,
+            kept={names[index]: "as sensitive as the quality floor allows" for index in sorted(wide)},
+            seconds=21.5,
+            sensitivity=sensitivity,
+            sensitivity_measure="KL divergence in nats, 64 rows",
+        ),
+    )
+
+
+_LINEARS = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj",
+)  # fmt: skip
+
+
 def report(name: str, spec: dict[str, Any], threads: int = 2) -> Report:
     """The report of one of :data:`VARIANTS`."""
     technique, _, _, _, _, size, *_, label = VARIANTS[name]
@@ -250,8 +298,11 @@ def waiting_study(team: Team, names: list[str] | None = None, **changes: Any) ->
     return factories.study(team, **study_spec(names, **changes))
 
 
-def run(experiment: Experiment, *, until: str = "succeeded", failure: Failure | None = None) -> None:
-    """Take the experiment through its life; ``until`` is running, succeeded or failed. A worker must be free."""
+def run(experiment: Experiment, *, until: str = "succeeded", failure: Failure | None = None, **changes: Any) -> None:
+    """Take the experiment through its life; ``until`` is running, succeeded or failed. A worker must be free.
+
+    ``changes``: fields of the report of an experiment that succeeds.
+    """
     attempt = factories.running(experiment)
     events = [
         Event(seq=1, t_ns=1, kind="stage", stage="load", state="started", fraction=0.0),
@@ -265,7 +316,7 @@ def run(experiment: Experiment, *, until: str = "succeeded", failure: Failure | 
     if until == "running":
         return
     ended = (
-        report(experiment.name, experiment.spec)
+        report(experiment.name, experiment.spec).model_copy(update=changes)
         if until == "succeeded"
         else factories.report(experiment, status="failed", failure=failure or out_of_memory())
     )

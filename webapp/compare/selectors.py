@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from experiments import textbook
 from experiments.protocols import MetricDefinition
 from experiments.records import Report, StudyReport
 from experiments.verdict import sweet_spot
@@ -32,6 +33,7 @@ class Comparison:
     limits: tuple[limits.Limit, ...]
     limit_data: dict[str, Any]
     conditions: tuple[str, ...]
+    textbook: tuple[textbook.Row, ...]
 
     @property
     def unsteady(self) -> str:
@@ -89,4 +91,5 @@ def comparison(report: StudyReport, *, batch: int | None = None, x: str = "", y:
         limits=tuple(offered),
         limit_data={"limits": [limit.data() for limit in offered], "rows": limits.rows(report, batch)},
         conditions=tuple(fingerprints.differences(report.experiments)),
+        textbook=textbook.rows(report, batch),
     )

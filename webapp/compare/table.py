@@ -36,6 +36,7 @@ SHOWN = (
     "cost_per_1k_requests_usd",
     "cost_per_1m_tokens_usd",
     "share_of_limit",
+    "compile_s",
 )
 
 _BELOW = frozenset(COMPARED_BY.values()) - frozenset(SPEEDUPS)

@@ -21,7 +21,7 @@ from webapp.core import log_text
 from webapp.core.errors import Invalid
 from webapp.core.pages import page
 from webapp.core.templatetags.steelyard import yaml_text
-from webapp.runs import history, live, log_pages, measured, preview, selectors, services
+from webapp.runs import history, live, log_pages, measured, preview, selectors, services, steps
 from webapp.runs.filters import study_filter
 from webapp.runs.forms import StudyForm, expressible
 from webapp.runs.models import TERMINAL, Experiment, Status
@@ -243,10 +243,16 @@ def experiment_page(request: HttpRequest, team: Team, experiment_id: int) -> Htt
     log = log_pages.piece(_log_path(experiment, chosen))
     events = selectors.status_history(experiment)
     report = selectors.report_of(experiment)
+    artifact = selectors.artifact_of(experiment)
+    recipe = steps.steps(report) if report else ()
     return render(
         request,
         "runs/experiment.html",
         {
+            "steps": recipe,
+            "figures": steps.figures(recipe),
+            "artifact": artifact,
+            "stored_bytes": sum(artifact.files.values()) if artifact else 0,
             "experiment": experiment,
             "study": experiment.study,
             "report": report,

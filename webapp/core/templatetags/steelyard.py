@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -46,6 +47,12 @@ def percent(fraction: float | None) -> int:
 def words(name: str) -> str:
     """``out_of_memory`` as ``out of memory``."""
     return str(name).replace("_", " ")
+
+
+@register.filter
+def times(text: str) -> str:
+    """``1.82x`` as ``1.82\u00d7``."""
+    return re.sub(r"(?<=\d)x(?![\w])", formatting.TIMES, text)
 
 
 @register.filter
