@@ -51,3 +51,14 @@ def calibrating(work: Path, task: Task, rows: int = 48, **changes: Any) -> tuple
         return replace(examples, texts=examples.texts[:limit], labels=labels)
 
     return module, replace(ready, **{"rows": some, "module": lambda: load_module(folder, task), **changes})
+
+
+def exported(module: Any, ready: BuildContext, work: Path) -> tuple[Path, Path]:
+    """(the graph that was exported from ``module``, where the result of a step may be written)."""
+    from experiments.runtimes.onnxruntime import OnnxRuntime
+
+    for name in ("graph", "target"):
+        (work / name).mkdir(exist_ok=True)
+    OnnxRuntime().save(module, work / "graph", ready, ())
+    (work / "target" / "config.json").write_bytes((work / "graph" / "config.json").read_bytes())
+    return work / "graph" / "model.onnx", work / "target" / "model.onnx"
