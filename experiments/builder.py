@@ -126,6 +126,7 @@ class _Artifact:
         self._order = order
         self._reply = reply
         self.reused: list[str] = []
+        self._notes: tuple[str, ...] = ()
         self._cache = Cache(Path(order.cache))
         step_adapter: TypeAdapter[Technique] = TypeAdapter(catalog.union("technique"))
         self._recipe = [step_adapter.validate_python(step) for step in order.recipe]
@@ -168,7 +169,7 @@ class _Artifact:
         else:
             module, effects, about = self._torch(self._folder)
             self._target.save(module, self._files, self._context, ())
-            self._target.finish(self._files, self._context)
+            self._notes = self._target.finish(self._files, self._context)
         shutil.rmtree(self._work)
         steps = self._plan.steps
         quantizing = [step for step in steps if step.quantizes]
@@ -188,6 +189,7 @@ class _Artifact:
             "record": record.model_dump(mode="json"),
             "effects": [effect.model_dump(mode="json") for effect in effects],
             "quantized": bool(quantizing),
+            "notes": self._notes,
             "computes": computes(steps, effects, self._context.facts.dtype),
             "work": work,
         }
@@ -308,7 +310,7 @@ class _Artifact:
 
     def _onnx(self) -> tuple[list[StepEffect], dict[str, Any]]:
         """Export (once for all experiments that start alike), apply the ONNX steps, check."""
-        exported = self._remember("exports", {"runtime": self._target.kind}, self._export, steps=len(self._plan.torch))
+        exported = self._remember("exports", {"form": self._target.form}, self._export, steps=len(self._plan.torch))
         link_folder(exported / "files", self._files)
         for name in ("source", "reference"):
             shutil.copytree(exported / name, self._folder / name)
@@ -318,7 +320,7 @@ class _Artifact:
         for index, step in enumerate(self._plan.onnx, len(self._plan.torch)):
             effects.append(self._apply_onnx(step, index))
             self._log(f"{step.technique}: {effects[-1].summary}")
-        self._target.finish(self._files, self._context)
+        self._notes = self._target.finish(self._files, self._context)
         # What the final graph answers stands beside what the module answered before the export.
         session = self._target.open(self._files, self._order.device, self._order.threads)
         self._probe(session, self._folder / "built")

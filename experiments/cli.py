@@ -93,6 +93,12 @@ def _parser() -> _Parser:
     run.add_argument("spec", type=Path, metavar="SPEC.yaml")
     run.add_argument("--json", type=Path, metavar="OUT.json", help="write the study's report here")
     run.add_argument("--artifacts", type=Path, metavar="DIR", help="keep the optimized models here")
+    run.add_argument(
+        "--unpaired",
+        action="store_true",
+        help="benchmark only: each experiment alone in one process, no baseline beside it, no quality; "
+        "the report is marked and no server accepts it",
+    )
     run.set_defaults(command=_run)
 
     submit = commands.add_parser("submit", help="queue a study on a server", description=_submit.__doc__)
@@ -221,6 +227,7 @@ def _run(options: argparse.Namespace) -> int:
             _host(lambda message, fraction: shown.at("preparing", "", message, fraction)),
             on_event=lambda name, event: _follow(shown, name, event),
             artifacts=options.artifacts,
+            paired=not options.unpaired,
         )
     _write(options.json, report.model_dump_json(indent=1).encode())
     return _show(report)

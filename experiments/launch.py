@@ -200,6 +200,10 @@ class Child:
         self._reader = threading.Thread(target=self._follow, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 
+    def serve(self, events: Events, limits: Limits) -> None:
+        """From now on its lines and progress go to ``events``, within ``limits``."""
+        self._events, self._limits = events, limits
+
     @property
     def pid(self) -> int:
         """The process id of the child."""

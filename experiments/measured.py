@@ -131,17 +131,31 @@ class _Measured:
         """Run untimed requests for ``seconds`` (at least 2, at most 50) and say the median of the later half."""
         deadline = time.monotonic() + seconds
         seen: list[int] = []
-        while len(seen) < 2 or (time.monotonic() < deadline and len(seen) < 50):
+        # What is compiled for a shape is compiled now: requests go on until one of them has compiled nothing.
+        compiled = -1.0
+        while len(seen) < 2 or compiled != self._compiled() or (time.monotonic() < deadline and len(seen) < 50):
+            compiled = self._compiled()
             seen.append(self._request(batch_size)[0])
         return {"latency_ns": int(np.median(seen[len(seen) // 2 :])), "requests": len(seen)}
+
+    def _compiled(self) -> float:
+        return self._session.compilation().get("compilations", 0.0)
 
     def block(self, *, batch_size: int, requests: int, settle: int) -> dict[str, Any]:
         """``settle`` untimed requests (the partner has just used the caches), then ``requests`` timed ones."""
         for _ in range(settle):
             self._request(batch_size)
+        compiled = self._compiled()
         started = time.monotonic_ns()
         timed = [self._request(batch_size) for _ in range(requests)]
         wall = time.monotonic_ns() - started
+        if self._compiled() != compiled:
+            raise ExperimentError(
+                FailureKind.FALLBACK,
+                f"{self._compiled() - compiled:g} compilations fell into the timing of batch size {batch_size}: "
+                "the requests keep bringing something new to the compiler",
+                fix="Set the runtime's dynamic to true, or choose torch-eager.",
+            )
         generating = self._task == "text-generation"
         return {
             "latency_ns": [t[0] for t in timed],
@@ -160,6 +174,7 @@ class _Measured:
         reading["rss_tree_peak"] = peak_rss() + sum(child.memory_info().rss for child in children)
         reading["children"] = len(children)
         reading["nvml_process_peak"] = self._nvml() if self._cuda else None
+        reading.update(self._session.compilation())
         return reading
 
     def _nvml(self) -> int | None:

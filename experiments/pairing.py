@@ -106,20 +106,27 @@ def schedule(workload: Workload, latency_ns: dict[str, int], most: int) -> Sched
 
 
 def measure(
-    sides: list[Side], workload: Workload, events: Events, *, together: bool, closing: Callable[[], None]
+    sides: list[Side],
+    workload: Workload,
+    events: Events,
+    *,
+    together: bool,
+    closing: Callable[[], None],
+    rounds: int | None = None,
 ) -> tuple[Block, ...]:
     """Time every batch size; ``sides`` is [candidate] or [baseline, candidate].
 
     Args:
         together: both processes stay live within a round; otherwise the other one is closed before each block.
         closing: called between blocks, to check limits.
+        rounds: this many instead of what is affordable.
 
     Returns:
         One block a side, batch size and round: the round's blocks joined, ``pair`` is the round.
     """
     blocks: list[Block] = []
     timings: dict[int, Schedule] = {}
-    rounds = affordable_rounds(workload, sum(side.opened["open_ns"] for side in sides) / 1e9)
+    rounds = rounds or affordable_rounds(workload, sum(side.opened["open_ns"] for side in sides) / 1e9)
     steps = rounds * len(workload.batch_sizes)
     started = time.monotonic()
     for number in range(rounds):

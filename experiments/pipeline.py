@@ -20,6 +20,7 @@ import psutil
 
 from experiments import canary, catalog, hardware, pairing
 from experiments.builder import BUILD_VERSION, Order, facts_payload
+from experiments.card import folder_name, write_card
 from experiments.child import typed
 from experiments.launch import Child, Events, Limits, restrict, to_descriptor, write_json
 from experiments.parts.cache import Cache, remembered_sha256, sha256_file
@@ -45,11 +46,42 @@ from experiments.records import (
 from experiments.spec import ExperimentSpec, StudySpec, Variant
 from experiments.verdict import verdict
 
+_COMPILATION = frozenset({"compile_s", "recompiles", "graph_breaks"})
 #: Both processes are kept live together if their estimated memory stays below this share of what is free.
 TOGETHER_SHARE = 0.8
 
 
-def run_experiment(spec: ExperimentSpec, host: Host, events: Events, artifacts: Path | None = None) -> Report:
+@dataclass
+class Bench:
+    """Where and how experiments are conducted, one after the other.
+
+    Attributes:
+        paired: False is for benchmarks of the engine itself: no baseline beside the candidate, one measured process, no
+            quality. Such a report is marked, and no server accepts it.
+        more: experiments follow, for which the builder stays: it has its libraries loaded.
+    """
+
+    paired: bool = True
+    more: bool = False
+    _builder: Child | None = None
+
+    def builder(self, events: Events, limits: Limits, environment: dict[str, str]) -> Child:
+        """The process that builds, now for the experiment of ``events`` and ``limits``; started if there is none."""
+        if self._builder is None:
+            self._builder = Child("build", events, limits, environment)
+        self._builder.serve(events, limits)
+        return self._builder
+
+    def close(self, grace: float = 5.0) -> None:
+        """End the builder."""
+        if self._builder is not None:
+            self._builder.close(grace)
+            self._builder = None
+
+
+def run_experiment(
+    spec: ExperimentSpec, host: Host, events: Events, artifacts: Path | None = None, bench: Bench | None = None
+) -> Report:
     """Run one experiment on this machine, with the cores that this process may use.
 
     Args:
@@ -57,12 +89,13 @@ def run_experiment(spec: ExperimentSpec, host: Host, events: Events, artifacts: 
         host: where to cache and what may be read.
         events: receives stages, progress, log lines and measurements as they come.
         artifacts: where to keep a copy of the finished artifact.
+        bench: what experiments of one study share; left open for the next one, closed here if it is none.
 
     Returns:
         The report; its ``status`` is ``failed`` with a typed ``failure`` if the experiment could not be finished.
         What was measured before the failure is kept.
     """
-    run = _Run(spec, host, events)
+    run = _Run(spec, host, events, bench or Bench())
     failure: Failure | None = None
     try:
         with events.stage("load", 0.10):
@@ -87,6 +120,8 @@ def run_experiment(spec: ExperimentSpec, host: Host, events: Events, artifacts: 
             raise
     finally:
         run.close()
+        if failure is not None:
+            run.bench.close(grace=0)
     if failure is not None:
         events.emit("failure", failure=failure)
     return run.report(failure)
@@ -116,6 +151,7 @@ class _Run:
     spec: ExperimentSpec
     host: Host
     events: Events
+    bench: Bench
     notes: list[str] = field(default_factory=list)
     reused: list[str] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
@@ -123,7 +159,6 @@ class _Run:
     environment: Environment | None = None
     _task: Task | None = None
     _candidate: _Built | None = None
-    _builder: Child | None = None
     _sides: list[pairing.Side] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -177,14 +212,15 @@ class _Run:
         source = self.spec.dataset
         if source is None:
             return None
-        examples = source.load(self.host, task)
+        examples = source.load(self.host, task) if self.bench.paired else None
         needed = {use for variant in (self.spec.variant, self.spec.baseline) for use in uses(variant)}
         named = {"train": source.train_split, "calibration": source.calibration_split}
         for use in USES:
             split = source.split_for(use) if use in needed else named[use]
             if split is not None:
                 rows = source.load(self.host, task, split=split, limit=ALL_ROWS)
-                refuse_overlap(row_keys(examples), row_keys(rows), use, split)
+                if examples is not None:
+                    refuse_overlap(row_keys(examples), row_keys(rows), use, split)
                 self._data[use] = rows.sha256
         return examples
 
@@ -230,6 +266,7 @@ class _Run:
             model=spec.model.display(),
             model_revision=self._facts.revision,
             model_sha256=self._model_sha256,
+            model_licence=spec.model.licence(self._folder),
             dataset=examples.name if examples else None,
             dataset_sha256=examples.sha256 if examples else None,
             workload_sha256=digest(spec.workload.model_dump(mode="json")),
@@ -243,18 +280,18 @@ class _Run:
 
     def build(self) -> None:
         """Make the baseline's and the candidate's artifacts, each in the cache by everything that determines it."""
-        if not self.spec.is_baseline:
+        if not self.spec.is_baseline and self.bench.paired:
             try:
                 self._baseline = self._built(self.spec.baseline)
             except ExperimentError as error:
                 # It costs the ratio, not the candidate's own numbers.
                 self.notes.append(f"no ratios: the baseline could not be built ({error.failure.message})")
         self._candidate = self._built(self.spec.variant)
-        if self.spec.is_baseline:
+        if self.spec.is_baseline and self.bench.paired:
             self._baseline = self._candidate
-        if self._builder is not None:
-            self._builder.close()
-            self._builder = None
+        # Where memory is limited, an idle builder must not take of it.
+        if not self.bench.more or self.spec.resources.memory_mib is not None:
+            self.bench.close()
 
     def _built(self, variant: Variant) -> _Built:
         spec = self.spec
@@ -307,6 +344,8 @@ class _Run:
         if reused:
             self.reused.append(f"artifact of {variant.name}")
         saved = json.loads((folder / "built.json").read_text())
+        if variant is spec.variant:
+            self.notes += saved.get("notes", ())
         return _Built(
             variant=variant,
             folder=folder,
@@ -326,9 +365,7 @@ class _Run:
         return self._task
 
     def _build_process(self) -> Child:
-        if self._builder is None:
-            self._builder = Child("build", self.events, self._limits, self._child_environment())
-        return self._builder
+        return self.bench.builder(self.events, self._limits, self._child_environment())
 
     def _child_environment(self) -> dict[str, str]:
         threads = str(len(self._cores))
@@ -396,9 +433,12 @@ class _Run:
             "task": self._task,
             "new_tokens": self.spec.workload.new_tokens,
         }
-        side = pairing.Side(
-            name, lambda: Child("measure", self.events, self._limits, self._child_environment()), opening
-        )
+        # What is compiled is kept for the later fresh processes of this side; the first one compiles from nothing.
+        environment = {
+            **self._child_environment(),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch / f"compiled-{name}"),
+        }
+        side = pairing.Side(name, lambda: Child("measure", self.events, self._limits, environment), opening)
         self._sides.append(side)
         return side
 
@@ -417,7 +457,12 @@ class _Run:
         """Time candidate and baseline in turn, then read their memory."""
         assert self._candidate is not None and self._task is not None
         blocks = pairing.measure(
-            self._sides, self.spec.workload, self.events, together=self._together, closing=self._limits.check
+            self._sides,
+            self.spec.workload,
+            self.events,
+            together=self._together,
+            closing=self._limits.check,
+            rounds=None if self.bench.paired else 1,
         )
         sides = {side.name: side for side in self._sides}
         baseline = self._baseline
@@ -430,6 +475,7 @@ class _Run:
             blocks=blocks,
             memory=sides["candidate"].memory,
             baseline_memory=sides["baseline"].memory if "baseline" in sides else {},
+            compilation={k: v for k, v in sides["candidate"].memory.items() if k in _COMPILATION},
             weights_bytes=sides["candidate"].opened.get("weights_bytes"),
             pack=self._pack.manifest,
             ceilings=self._ceilings,
@@ -444,7 +490,7 @@ class _Run:
     def quality(self) -> None:
         """Let candidate and baseline answer the same examples; the baseline's answers are kept for the whole study."""
         assert self._seen is not None and self._candidate is not None
-        if self.spec.dataset is None:
+        if self.spec.dataset is None or not self.bench.paired:
             return
         sides = {side.name: side for side in self._sides}
         mine = self._scratch / "outputs"
@@ -477,7 +523,8 @@ class _Run:
 
     def conclude(self) -> None:
         """Turn all observations into measurements."""
-        self._conclude({"quality", "fidelity"})
+        if self.bench.paired:
+            self._conclude({"quality", "fidelity"})
 
     def _conclude(self, groups: set[str]) -> None:
         assert self._seen is not None
@@ -488,16 +535,15 @@ class _Run:
                     self.events.measurement(measurement)
 
     def keep(self, artifacts: Path | None) -> None:
-        """Copy the artifact for a user who asked for it."""
+        """Copy the artifact for a user who asked for it, with its card and the spec that makes it again."""
         if artifacts is not None and self._candidate is not None:
-            target = artifacts / "".join(c if c.isalnum() or c in "-._" else "-" for c in self.spec.variant.name)
+            target = artifacts / folder_name(self.spec.variant.name)
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(self._candidate.files, target)
+            write_card(target, self.report(None))
 
     def close(self) -> None:
         """End every child and remove the scratch folder."""
-        if self._builder is not None:
-            self._builder.close(grace=0)
         for side in self._sides:
             side.close(grace=1)
         # Memory maps of outputs are dropped first, so that the files can go on every system.
@@ -522,6 +568,7 @@ class _Run:
             notes=tuple(self.notes),
             reused=tuple(self.reused),
             stage_seconds=dict(self.events.stage_seconds),
+            unpaired=not self.bench.paired,
         )
 
 
@@ -582,22 +629,27 @@ def run_study(
     *,
     on_event: Callable[[str, Event], None] = lambda name, event: None,
     artifacts: Path | None = None,
+    paired: bool = True,
 ) -> StudyReport:
     """Run all experiments of a study here, one after the other; a failed one does not stop the rest.
 
     Args:
+        paired: as for :class:`Bench`.
         on_event: receives the experiment's name and each of its events.
         artifacts: folder that gets a copy of every finished artifact.
     """
     reports = []
-    for experiment in spec.expand():
+    bench = Bench(paired=paired)
+    experiments = spec.expand()
+    for number, experiment in enumerate(experiments, 1):
+        bench.more = number < len(experiments)
         name = experiment.variant.name
 
         def write(event: Event, name: str = name) -> None:
             on_event(name, event)
 
         events = Events(write)
-        report = run_experiment(experiment, host, events, artifacts)
+        report = run_experiment(experiment, host, events, artifacts, bench)
         if report.status == "succeeded":
             events.emit("report", fraction=1.0)
         reports.append(report)

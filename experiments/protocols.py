@@ -119,6 +119,12 @@ class ModelSource(Plugin):
         """
         raise NotImplementedError
 
+    def licence(self, folder: Path) -> str | None:
+        """The licence of the model in its fetched ``folder``, as an SPDX name or in words; None if nothing says it."""
+        from experiments.parts.licence import licence_of
+
+        return licence_of(folder)
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -311,6 +317,7 @@ class Technique(Plugin):
     shared: ClassVar[bool] = False  # dear: its result is kept for every recipe that begins alike
     libraries: ClassVar[tuple[str, ...]] = ()  # distributions besides the runtime's that decide what it makes
     textbook: ClassVar[Textbook] = Textbook()
+    family: ClassVar[str | None] = None  # one of catalog.FAMILIES; None: told by its name and what it makes
 
     def refuse(self, ask: Ask) -> str | None:
         """Why this step can't be done in this experiment (one sentence, what to choose instead), or None."""
@@ -382,6 +389,12 @@ class Session(Protocol):
         Slow (every intermediate value is looked at): called only when a canary has failed, to name the cause.
         """
 
+    def compilation(self) -> dict[str, float]:
+        """What this process has compiled so far for the shapes it met; empty for a runtime that does not compile.
+
+        ``compile_s``, ``compilations``, ``recompiles``, ``graph_breaks``.
+        """
+
     def memory(self) -> dict[str, int | None]:
         """Device memory peaks in bytes: torch_peak_allocated, torch_peak_reserved (None where not applicable)."""
 
@@ -413,12 +426,16 @@ class Runtime(Plugin):
         """
         raise NotImplementedError
 
-    def finish(self, folder: Path, context: BuildContext) -> None:
+    def finish(self, folder: Path, context: BuildContext) -> tuple[str, ...]:
         """Last step after all ONNX steps: check that the result loads and runs, and write its card.
+
+        Returns:
+            What a reader of the report should know of it, in sentences.
 
         Raises:
             ExperimentError: ``bad_model`` ('result does not load') or ``canary`` (non-finite outputs, node named).
         """
+        return ()
 
     def open(self, folder: Path, device: DeviceKind, threads: int) -> Session:
         """Load the artifact in a fresh process.
@@ -497,6 +514,7 @@ class Observations:
 
     ``candidate`` and ``baseline`` outputs are over the same pack. ``pack`` is the manifest of the evaluation pack
     (protocol, hashes, n_bytes, n_tokens, class names). ``memory`` is the measured process's own reading.
+    ``compilation`` is what the candidate's first process compiled, from nothing (``Session.compilation``).
     ``work`` = {"flops_per_sample": .., "flops_per_token": .., "bytes_per_step": .., "zeros": .. (zero weights)} where
     known. ``devices`` are the leased ones, for the price.
     """
@@ -509,6 +527,7 @@ class Observations:
     blocks: tuple[Block, ...] = ()
     memory: dict[str, Any] = field(default_factory=dict)
     baseline_memory: dict[str, Any] = field(default_factory=dict)
+    compilation: dict[str, float] = field(default_factory=dict)
     weights_bytes: int | None = None
     candidate: Outputs = field(default_factory=Outputs)
     baseline: Outputs | None = None

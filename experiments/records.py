@@ -200,7 +200,7 @@ class Ceilings(Record):
     copy_bytes_per_s: float
     gemm_flops_per_s: dict[str, float] = Field(description="dtype -> FLOP/s (multiply and add counted apart).")
     threads: int
-    source: str = "measured by a large copy and a square matrix product"
+    source: str = "measured by a large copy and the best of several matrix products"
 
 
 class Environment(Record):

@@ -18,15 +18,17 @@ from experiments.records import Ceilings, ExperimentError, FailureKind
 
 MIB = 1 << 20
 TIMEOUT_S = 120
+#: Raise it when what is tried changes.
+MEASURE_VERSION = 2
 _SCRIPT = Path(__file__).with_name("measure_ceilings.py")
 _FILE = "ceilings.json"
 
 
 def ceilings(cache: Path, cores: Sequence[int]) -> Ceilings:
-    """Ceilings of these cores with one thread each: a large copy, and GEMM in float32, bfloat16, float16 and int8.
+    """Ceilings of these cores with one thread each: a large copy, and the best GEMM of several libraries by dtype.
 
     Measured in a fresh process bound to ``cores`` (a few seconds), then kept in ``cache`` by CPU, instruction sets,
-    number of cores and torch version.
+    number of cores and the versions of what was tried.
 
     Raises:
         ExperimentError: ``internal`` if the measuring process failed.
@@ -36,7 +38,8 @@ def ceilings(cache: Path, cores: Sequence[int]) -> Ceilings:
         "cpu": cpu_model(),
         "isa": list(isa()),
         "threads": threads,
-        "torch": library_versions(["torch"]).get("torch"),
+        "measure": MEASURE_VERSION,
+        "libraries": library_versions(["torch", "onnxruntime", "onnxruntime-gpu"]),
     }
     arguments = ["cpu", str(threads), str(copy_bytes()), ",".join(str(core) for core in cores)]
     return _cached(cache, key, arguments, threads)

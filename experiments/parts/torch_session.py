@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 
 class TorchSession:
-    """Runs a Hugging Face module eagerly; one instance a process."""
+    """Runs a Hugging Face module eagerly; one instance a process.
+
+    A runtime that compiles puts what it made of the module into ``_call``.
+    """
 
     def __init__(self, module: Any, task: Task, device: DeviceKind, weights_bytes: int) -> None:
         self._module = module
+        self._call: Callable[..., Any] = module
         self._task = task
         self._device = torch.device(device)
         self._weights_bytes = weights_bytes
@@ -51,7 +55,7 @@ class TorchSession:
             current = torch.from_numpy(np.ascontiguousarray(input_ids, dtype=np.int64)).to(self._device)
             cache = None
             for _ in range(new_tokens):
-                output = self._module(input_ids=current, past_key_values=cache, use_cache=True, **last_only)
+                output = self._call(input_ids=current, past_key_values=cache, use_cache=True, **last_only)
                 cache = output.past_key_values
                 current = output.logits[:, -1, :].argmax(dim=-1, keepdim=True)
                 if self._device.type == "cuda":
@@ -93,6 +97,10 @@ class TorchSession:
             "packed_engines": sorted({layer.engine() for layer in packed}),
             "threads": torch.get_num_threads(),
         }
+
+    def compilation(self) -> dict[str, float]:
+        """Nothing is compiled."""
+        return {}
 
     def memory(self) -> dict[str, int | None]:
         """Peaks of CUDA's caching allocator since the session was opened; None on a CPU."""
@@ -138,7 +146,7 @@ class TorchSession:
             feeds["use_cache"] = False
             if "position_ids" in self._accepts and "attention_mask" in inputs:
                 feeds["position_ids"] = torch.from_numpy(position_ids(inputs["attention_mask"])).to(self._device)
-        return self._module(**feeds)
+        return self._call(**feeds)
 
     def _result(self, output: Any) -> npt.NDArray[np.float32]:
         chosen = output.last_hidden_state if self._task == "feature-extraction" else output.logits

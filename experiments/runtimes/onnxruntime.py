@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
+from experiments.parts.onnx_fusions import no_fusions
 from experiments.parts.onnx_support import not_exportable
 from experiments.protocols import Ask, BuildContext, DeviceKind, Runtime, Session, Technique
 
@@ -18,14 +21,28 @@ class OnnxRuntime(Runtime):
     origin = "https://onnxruntime.ai"
 
     kind: Literal["onnxruntime"] = "onnxruntime"
+    optimization: Literal["disabled", "basic", "extended", "all"] = Field(
+        default="all",
+        description="How far ONNX Runtime rewrites the graph while loading it: not at all, constants and redundant "
+        "nodes, fused nodes too, or memory layout besides.",
+    )
+    fusions: bool = Field(
+        default=False,
+        description="Write attention, normalization and activation blocks as single nodes into the file, where ONNX "
+        "Runtime knows the model's family (BERT, GPT-2, Llama, ViT and their like).",
+    )
 
     form = "onnx"
     devices = frozenset({"cpu", "cuda"})
     imports_torch = False
 
     def refuse(self, ask: Ask) -> str | None:
-        """Model types without an export."""
-        return None if ask.model is None else not_exportable(ask.task, ask.model.model_type)
+        """Model types without an export, or without fusions where those are asked for."""
+        if ask.model is None:
+            return None
+        if why := not_exportable(ask.task, ask.model.model_type):
+            return why
+        return no_fusions(ask.model.model_type) if self.fusions else None
 
     def libraries(self) -> tuple[str, ...]:
         """Distributions whose versions belong to the fingerprint."""
@@ -43,15 +60,19 @@ class OnnxRuntime(Runtime):
         export_onnx(module, folder, context.task)
         copy_companions(context.source, folder)
 
-    def finish(self, folder: Path, context: BuildContext) -> None:
-        """Load the final graph, run it once, and write the card.
+    def finish(self, folder: Path, context: BuildContext) -> tuple[str, ...]:
+        """Fuse if asked for, load the final graph, run it once, and write the card.
 
         Raises:
-            ExperimentError: ``bad_model`` ('result does not load' or does not run), ``canary`` for non-finite outputs.
+            ExperimentError: ``no_effect`` if nothing could be fused, ``bad_model`` ('result does not load' or does not
+                run), ``canary`` for non-finite outputs.
         """
         from experiments.parts.onnx_finish import finish_graph
+        from experiments.parts.onnx_fusions import fuse
 
+        told = (f"fused in the file: {fuse(folder, context)}",) if self.fusions else ()
         finish_graph(folder, context)
+        return told
 
     def open(self, folder: Path, device: DeviceKind, threads: int) -> Session:
         """Load the graph; see ``parts.onnx_session``.
@@ -62,4 +83,6 @@ class OnnxRuntime(Runtime):
         from experiments.parts.artifact_card import read_card, read_config
         from experiments.parts.onnx_session import OnnxSession
 
-        return OnnxSession(folder / "model.onnx", read_card(folder), read_config(folder), device, threads)
+        return OnnxSession(
+            folder / "model.onnx", read_card(folder), read_config(folder), device, threads, self.optimization
+        )

@@ -32,21 +32,10 @@ class TorchEager(Runtime):
         Raises:
             ExperimentError: ``bad_model`` if config and tensors contradict each other about a tie.
         """
-        from experiments.parts.artifact_card import ArtifactCard, write_card
-        from experiments.parts.companions import copy_companions
-        from experiments.parts.tied_weights import unique_bytes
-        from experiments.parts.torch_files import save_module
+        from experiments.parts.torch_artifact import write_torch_artifact
 
         assert not steps, "a torch runtime has no steps after saving"
-        save_module(module, folder)
-        copy_companions(context.source, folder)
-        card = ArtifactCard(
-            form="torch",
-            task=context.task,
-            architecture=type(module).__name__,
-            weights_bytes=unique_bytes(module),
-        )
-        write_card(folder, card)
+        write_torch_artifact(module, folder, context)
 
     def open(self, folder: Path, device: DeviceKind, threads: int) -> Session:
         """Load the artifact; see ``parts.torch_session``.
@@ -54,17 +43,9 @@ class TorchEager(Runtime):
         Raises:
             ExperimentError: ``bad_model`` if it does not load, ``fallback`` if the device is not there.
         """
-        import sys
-
-        # transformers imports scikit-learn for a decoding strategy that is not used here: a second of every start.
-        sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
-
-        from experiments.parts.artifact_card import read_card
         from experiments.parts.tied_weights import unique_bytes
-        from experiments.parts.torch_files import load_module
-        from experiments.parts.torch_session import TorchSession, set_up
+        from experiments.parts.torch_artifact import read_torch_artifact
+        from experiments.parts.torch_session import TorchSession
 
-        card = read_card(folder)
-        set_up(device, threads)
-        module = load_module(folder, device)
+        module, card = read_torch_artifact(folder, device, threads)
         return TorchSession(module, card.task, device, unique_bytes(module))

@@ -83,6 +83,18 @@ def test_a_failed_report_fails_with_its_typed_reason_and_keeps_no_rows() -> None
     assert not MeasurementRow.objects.exists()
 
 
+def test_an_unpaired_report_is_no_result() -> None:
+    factories.worker()
+    experiment = one()
+    attempt = factories.running(experiment)
+    services.report_record(attempt_id=attempt.pk, number=1, report=factories.report(experiment, unpaired=True))
+    experiment.refresh_from_db()
+    assert experiment.status == "failed"
+    assert "unpaired" in factories.failure(experiment)["message"]
+    assert not MeasurementRow.objects.exists()
+    assert not AttemptReport.objects.exists()
+
+
 def test_an_expired_lease_is_queued_again_under_a_new_number_and_its_late_report_is_refused() -> None:
     factories.worker()
     experiment = one()
