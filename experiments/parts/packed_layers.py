@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 #: ``PackedLayer.method`` -> module and class; imported only where an artifact has such layers.
 _KINDS = {
+    "sparse-2-4-linear": "experiments.parts.sparse_2_4_linear:Sparse24Linear",
     "dynamic-int8-linear": "experiments.parts.quantized_linear:DynamicInt8Linear",
+    "weight-only-int8-linear": "experiments.parts.weight_only_linear:WeightOnlyInt8Linear",
+    "weight-only-int4-linear": "experiments.parts.weight_only_linear:WeightOnlyInt4Linear",
+    "fp8-linear": "experiments.parts.fp8_linear:Fp8Linear",
     "int8-embedding": "experiments.parts.int8_embedding:Int8Embedding",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -13,16 +14,21 @@ from experiments.builder import zero_weights
 from experiments.parts.calibration import input_statistics
 from experiments.parts.linear_layers import linear_layers
 from experiments.parts.masks import smallest, smallest_of_rows, two_of_four
+from experiments.parts.packed_layers import packed_layers
+from experiments.parts.sparse_2_4_packing import pack_layers
 from experiments.parts.sparsegpt import inverse_factor, sparsegpt
-from experiments.protocols import Ask, ModelFacts, Technique
+from experiments.parts.tied_weights import parameter_count
+from experiments.parts.torch_files import load_module
+from experiments.protocols import Ask, DeviceKind, ModelFacts, Runtime, Technique
 from experiments.records import ExperimentError, FailureKind, Label, Report
+from experiments.runtimes.onnxruntime import OnnxRuntime
 from experiments.runtimes.torch_eager import TorchEager
 from experiments.techniques.int8_dynamic import Int8Dynamic
 from experiments.techniques.prune_2_4 import Prune24
 from experiments.techniques.prune_magnitude import PruneMagnitude
 from experiments.techniques.prune_sparsegpt import PruneSparseGPT
 from experiments.techniques.prune_wanda import PruneWanda
-from tests.experiments.building import bert, context, gpt2, llama, vit
+from tests.experiments.building import bert, context, gpt2, inputs_for, llama, outputs_of, vit
 from tests.experiments.techniques.pruning import calibrating, distilbert, qwen2, zero_shares
 
 
@@ -247,3 +253,45 @@ def test_zeros_survive_symmetric_int8(tmp_path: Path) -> None:
     for name, zero in zeros.items():
         codes = module.get_submodule(name).saved()["weight_int8"]
         assert bool((codes[zero] == 0).all()), name
+
+
+def test_packed_two_of_four_layers_store_half_and_reload_equal_anywhere(tmp_path: Path) -> None:
+    ctx, inputs = context(tmp_path, "text-generation"), inputs_for("text-generation")
+    module, effect = Prune24().apply_torch(qwen2(hidden_size=64), ctx)
+    masked, before = outputs_of(module, "text-generation", inputs), parameter_count(module)
+    wide = {name: weight.half() for name, weight in weights_of(module).items()}
+    module, effect = pack_layers(module, (), effect)
+    layers = packed_layers(module)
+    assert effect.label is Label.PACKED
+    assert len(layers) == effect.changed == 14
+    assert "14 layers packed in float16 for the sparse kernel" in effect.summary
+    for name, layer in layers.items():
+        assert torch.equal(layer.dense(), wide[name]), name
+        stored = wide[name].numel() * 9 // 8 + (0 if layer.bias is None else 2 * layer.out_features)
+        assert layer.packed_bytes() == stored
+    assert parameter_count(module) == before
+    packed = outputs_of(module, "text-generation", inputs)
+    assert np.abs(packed - masked).max() < 5e-3 * np.abs(masked).max()
+    (tmp_path / "a").mkdir()
+    TorchEager().save(module, tmp_path / "a", ctx, ())
+    assert np.array_equal(outputs_of(load_module(tmp_path / "a", "cpu"), "text-generation", inputs), packed)
+
+
+def test_layers_of_other_shapes_stay_masks_by_name(tmp_path: Path) -> None:
+    module, effect = Prune24().apply_torch(llama(), context(tmp_path, "text-generation"))  # 32 inputs, but down_proj
+    module, packed = pack_layers(module, (), effect)
+    assert len(packed_layers(module)) == 2
+    assert packed.warnings[0].startswith("model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, ")
+    assert packed.warnings[0].endswith("masked, the kernel takes multiples of 32 x 64")
+    assert packed.zeros == zero_weights(module)
+
+
+def test_what_is_packed_for_a_kernel_ends_the_recipe_and_is_never_exported() -> None:
+    def refused(step: Prune24, device: DeviceKind, runtime: Runtime, recipe: tuple[Technique, ...]) -> str:
+        return step.refuse(Ask(task="text-generation", device=device, runtime=runtime, recipe=recipe)) or ""
+
+    then = (Prune24(), Int8Dynamic())
+    assert "end the recipe with a second prune-2-4" in refused(Prune24(), "cuda", TorchEager(), then)
+    assert "set pack to false" in refused(Prune24(), "cuda", OnnxRuntime(), (Prune24(),))
+    assert refused(Prune24(), "cuda", TorchEager(), (Prune24(pack=False), Prune24())) == ""
+    assert refused(Prune24(), "cpu", OnnxRuntime(), then) == ""
