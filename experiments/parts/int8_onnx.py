@@ -6,25 +6,15 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from experiments.protocols import BuildContext
 from experiments.records import StepEffect
 
 if TYPE_CHECKING:
+    from experiments.parts.int8_settings import DynamicSettings
     from experiments.parts.linear_graph import LinearGraph
-
-
-@dataclass(frozen=True)
-class DynamicSettings:
-    """What ``int8-dynamic`` may be told; see its fields."""
-
-    technique: str
-    per_channel: bool
-    reduce_range: bool | Literal["auto"]
-    embeddings: bool
 
 
 def quantize_graph(

@@ -79,7 +79,7 @@ def quantize_statically(
 
     started = time.monotonic()
     reduce, why = int8_range.reduce_range(settings.reduce_range, context.isa)
-    values = _activations(graph)
+    values = activations(graph)
     chosen = [node for node in graph.layers if node not in set(graph.excluded)]
     if not chosen:
         fix = "Name fewer layers in keep" + ("." if settings.convolutions else ", or set convolutions to true.")
@@ -137,7 +137,7 @@ def quantize_statically(
     )
 
 
-def _activations(graph: LinearGraph) -> list[str]:
+def activations(graph: LinearGraph) -> list[str]:
     """Values whose ranges are needed: what layers are fed, and what convolutions give."""
     names: dict[str, None] = {}
     for node in graph.model.graph.node:

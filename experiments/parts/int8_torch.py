@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from experiments.protocols import BuildContext
 from experiments.records import ExperimentError, FailureKind, StepEffect
 
+if TYPE_CHECKING:
+    from experiments.parts.int8_settings import DynamicSettings
+
 
 def quantize_linears(
     module: Any,
-    per_channel: bool,
-    reduce_range: bool | Literal["auto"],
-    embeddings: bool,
+    settings: DynamicSettings,
     keep: Sequence[str],
     context: BuildContext,
+    smoothing: Mapping[str, Any] | None = None,
 ) -> tuple[Any, StepEffect]:
     """Swap every linear layer of ``module`` for ``DynamicInt8Linear``, except tied heads and those in ``keep``.
+
+    ``smoothing``: layer name -> (in,) what its inputs are divided by and its weights multiplied by beforehand.
 
     Raises:
         ExperimentError: ``bad_model`` for non-finite weights, ``no_effect`` if no layer was left to swap,
@@ -33,10 +37,11 @@ def quantize_linears(
     from experiments.parts.tied_weights import tied_names
 
     started = time.monotonic()
+    smoothing = smoothing or {}
     require_finite(module)
-    reduce, why = int8_range.reduce_range(reduce_range, context.isa)
+    reduce, why = int8_range.reduce_range(settings.reduce_range, context.isa)
     layers, kept = linear_layers(module)
-    tables = _embeddings(module) if embeddings else {}
+    tables = _embeddings(module) if settings.embeddings else {}
     asked = matched(keep, [*(layer.name for layer in layers), *tables])
     tied = tied_names(module)
     shared = set(tied) | set(tied.values())
@@ -48,8 +53,11 @@ def quantize_linears(
         elif layer.name in asked:
             kept[layer.name] = f"asked for by keep: '{asked[layer.name]}'"
         else:
-            codes, scales = quantize_weight(layer.weight, per_channel)
-            swap(module, layer.name, DynamicInt8Linear(codes, scales, layer.bias, reduce))
+            scale = smoothing.get(layer.name)
+            weight = layer.weight if scale is None else layer.weight.to(scale.dtype) * scale
+            codes, scales = quantize_weight(weight, settings.per_channel)
+            inverse = None if scale is None else 1 / scale
+            swap(module, layer.name, DynamicInt8Linear(codes, scales, layer.bias, reduce, inverse))
             changed += 1
         context.progress((number + 1) / len(layers))
     total = len(layers) + sum(1 for name in kept if name not in {layer.name for layer in layers})
@@ -57,14 +65,14 @@ def quantize_linears(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(kept.items())[:3]) or "it has none"
         raise ExperimentError(
             FailureKind.NO_EFFECT,
-            f"int8-dynamic changed nothing: 0 of {total} linear layers quantized ({reasons})",
-            fix="Name fewer layers in keep, or remove int8-dynamic from the recipe.",
+            f"{settings.technique} changed nothing: 0 of {total} linear layers quantized ({reasons})",
+            fix=f"Name fewer layers in keep, or remove {settings.technique} from the recipe.",
         )
     warning = saturation_warning("torch", reduce)
     effect = StepEffect(
-        technique="int8-dynamic",
+        technique=settings.technique,
         summary=f"{changed} of {total} linear layers quantized{kept_in_words(kept)}; "
-        f"{tables_in_words(embeddings, narrow, wide_tables)}; {why}",
+        f"{tables_in_words(settings.embeddings, narrow, wide_tables)}; {why}",
         changed=changed,
         of=total,
         kept=kept | wide_tables,

@@ -36,16 +36,23 @@ class DynamicInt8Linear(PackedLayer):
         scales: float32, (out,) per channel or (1,) per tensor.
         bias: float32 (out,) or None.
         reduce_range: hold activations to 7 bits (see ``parts/int8_range.py``).
+        inverse: float32 (in,) that inputs are multiplied by first, where the weights were smoothed, or None.
     """
 
     method: ClassVar[str] = "dynamic-int8-linear"
 
     def __init__(
-        self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, reduce_range: bool
+        self,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        bias: torch.Tensor | None,
+        reduce_range: bool,
+        inverse: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = int(codes.shape[0]), int(codes.shape[1])
         self.reduce_range = reduce_range
+        self.register_buffer("inverse", inverse, persistent=False)
         self.per_channel = scales.numel() > 1 or self.out_features == 1
         self.has_bias = bias is not None
         wide_bias = None if bias is None else bias.detach().to(torch.float32)
@@ -62,9 +69,10 @@ class DynamicInt8Linear(PackedLayer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in) -> (..., out) in the dtype of ``x``; the kernel itself reads and writes float32."""
-        y: torch.Tensor = torch.ops.quantized.linear_dynamic(
-            x.to(torch.float32), self._packed, reduce_range=self.reduce_range
-        )
+        wide = x.to(torch.float32)
+        if self.inverse is not None:
+            wide = wide * self.inverse
+        y: torch.Tensor = torch.ops.quantized.linear_dynamic(wide, self._packed, reduce_range=self.reduce_range)
         return y.to(x.dtype)
 
     def saved(self) -> dict[str, torch.Tensor]:
@@ -76,6 +84,8 @@ class DynamicInt8Linear(PackedLayer):
         tensors = {"weight_int8": weight.int_repr(), "weight_scale": scales}
         if bias is not None:
             tensors["bias"] = bias.detach().clone()
+        if self.inverse is not None:
+            tensors["inverse"] = self.inverse
         return tensors
 
     def settings(self) -> dict[str, Any]:
@@ -85,7 +95,13 @@ class DynamicInt8Linear(PackedLayer):
     @classmethod
     def rebuilt(cls, tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> DynamicInt8Linear:
         """See ``PackedLayer``."""
-        return cls(tensors["weight_int8"], tensors["weight_scale"], tensors.get("bias"), bool(settings["reduce_range"]))
+        return cls(
+            tensors["weight_int8"],
+            tensors["weight_scale"],
+            tensors.get("bias"),
+            bool(settings["reduce_range"]),
+            tensors.get("inverse"),
+        )
 
     def hidden_bytes(self) -> int:
         """Bytes of codes, scales and bias, all of which the kernel's object holds."""

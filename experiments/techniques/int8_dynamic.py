@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from experiments.parts.int8_settings import DynamicSettings
 from experiments.parts.quantizer import Quantizer
 from experiments.parts.shortfalls import left_wide, no_units
 from experiments.protocols import Ask, Aspect, BuildContext, Textbook
@@ -70,14 +71,16 @@ class Int8Dynamic(Quantizer):
         """Swap the linear layers. Raises as ``parts.int8_torch.quantize_linears`` does."""
         from experiments.parts.int8_torch import quantize_linears
 
-        return quantize_linears(module, self.per_channel, self.reduce_range, self.embeddings, keep, context)
+        return quantize_linears(module, self._settings(), keep, context)
 
     def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:
         """Quantize the graph. Raises as ``parts.int8_onnx.quantize_graph`` does."""
-        from experiments.parts.int8_onnx import DynamicSettings, quantize_graph
+        from experiments.parts.int8_onnx import quantize_graph
 
-        settings = DynamicSettings(self.technique, self.per_channel, self.reduce_range, self.embeddings)
-        return quantize_graph(source, target, settings, keep, context)
+        return quantize_graph(source, target, self._settings(), keep, context)
+
+    def _settings(self) -> DynamicSettings:
+        return DynamicSettings(self.technique, self.per_channel, self.reduce_range, self.embeddings)
 
     def simulated(self, layer: Any, context: BuildContext) -> Any:
         """8-bit weights and activations, rounded in float32. See ``Quantizer.simulated``."""
