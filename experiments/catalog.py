@@ -86,10 +86,53 @@ def definitions() -> dict[str, MetricDefinition]:
     return {d.name: d for d in sorted(every, key=lambda d: order.index(d.group))}
 
 
+#: Families of techniques in the order of the pages, and what people call them.
+FAMILIES: dict[str, str] = {
+    "precision": "Number format",
+    "int8": "8-bit integers",
+    "int4": "4-bit integers",
+    "pruning": "Pruning",
+    "recovery": "Recovery by training",
+    "distillation": "Distillation",
+    "lora": "LoRA",
+    "other": "Others",
+}
+
+
+def family(technique: type[Technique]) -> str:
+    """The family of a technique: the one it names, else the one that its name and what it makes tell."""
+    if technique.family is not None:
+        return technique.family
+    name = str(get_args(technique.model_fields["technique"].annotation)[0])
+    for start, found in _NAMED.items():
+        if name.startswith(start):
+            return found
+    if technique.quantizes:
+        return "int4" if "4" in (technique.makes or name) else "int8"
+    return "precision" if technique.sets_number_format else "other"
+
+
+_NAMED = {
+    "prune": "pruning",
+    "drop": "pruning",
+    "finetune": "recovery",
+    "distill": "distillation",
+    "lora": "lora",
+    "int4": "int4",
+    "int8": "int8",
+}
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice most like ``name``, or None if nothing is close."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+@cache
+def schema(config: type[Plugin]) -> dict[str, Any]:
+    """JSON schema of a config class; made once, to be read only."""
+    return config.model_json_schema()
 
 
 def describe() -> dict[str, Any]:
@@ -103,13 +146,14 @@ def describe() -> dict[str, Any]:
                 "title": config.title or name,
                 "summary": config.summary,
                 "origin": config.origin,
-                "schema": config.model_json_schema(),
+                "schema": schema(config),
             }
             for attribute in ("tasks", "devices", "forms"):
                 if hasattr(config, attribute):
                     row[attribute] = sorted(getattr(config, attribute))
             if kind == "technique":
                 row["label"] = config.label.value
+                row["family"] = family(config)
                 row["textbook"] = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(config.textbook).items()}
             if kind == "runtime":
                 row["form"] = config.form

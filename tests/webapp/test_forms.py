@@ -155,16 +155,184 @@ def test_a_stored_study_fills_the_form_with_itself() -> None:
     assert again.model_dump(mode="json") == stored
 
 
-def test_a_chain_of_steps_is_for_yaml() -> None:
-    chained = parse(
+# ------------------------------------------------------------------------------------------------------------- chains
+
+
+def chained(*recipes: tuple[str, ...], typed: dict[str, str] | None = None) -> QueryDict:
+    """The form with these recipes of several steps, and what was typed into some fields of theirs."""
+    data = filled("|torch-eager")
+    data.setlist("chain", [str(number) for number in range(len(recipes))])
+    for number, recipe in enumerate(recipes):
+        data.setlist(f"chain.{number}.step", [str(step) for step in range(len(recipe))])
+        data[f"chain.{number}.runtime"] = "torch-eager"
+        for step, technique in enumerate(recipe):
+            data[f"chain.{number}.{step}.technique"] = data[f"chain.{number}.{step}.shown"] = technique
+    for name, value in (typed or {}).items():
+        data[name] = value
+    return data
+
+
+def edited(data: QueryDict, what: str) -> StudyForm:
+    form = StudyForm(data)
+    form.edit(what)
+    return form
+
+
+def test_a_chain_is_one_experiment_with_settings_of_its_own() -> None:
+    data = chained(
+        ("prune-magnitude", "int8-dynamic"),
+        typed={"chain.0.name": "small", "chain.0.0.amount": "0.3", "chain.0.1.keep": "classifier"},
+    )
+    data["technique.int8-dynamic.keep"] = "for the card alone"
+    study = StudyForm(data).study()
+    assert study is not None
+    assert [v.name for v in study.experiments] == ["fp32", "small"]
+    prune, int8 = study.experiments[1].recipe
+    assert (prune.model_dump()["amount"], int8.model_dump()["keep"]) == (0.3, ("classifier",))
+
+
+def test_a_chain_without_a_name_is_named_after_its_steps_and_told_apart() -> None:
+    study = StudyForm(chained(("fp16",), ("fp16",), ("fp16",))).study()
+    assert study is not None
+    assert [v.name for v in study.experiments] == ["fp32", "fp16", "fp16-2", "fp16-3"]
+
+
+@pytest.mark.parametrize(
+    ("what", "order", "focus"),
+    [
+        ("up:0:1", ["b", "a", "c"], "chain-0-1-down"),
+        ("down:0:1", ["a", "c", "b"], "chain-0-1-up"),
+        ("up:0:2", ["a", "c", "b"], "chain-0-2-up"),
+        ("up:0:0", ["a", "b", "c"], "chain-0-0-technique"),
+        ("remove-step:0:1", ["a", "c"], "chain-0-add"),
+        ("up:0:9", ["a", "b", "c"], ""),
+        ("remove:9", ["a", "b", "c"], ""),
+        ("", ["a", "b", "c"], ""),
+    ],
+)
+def test_steps_move_and_go_and_nothing_typed_is_lost(what: str, order: list[str], focus: str) -> None:
+    data = chained(("int8-dynamic", "int8-dynamic", "int8-dynamic"))
+    for step, name in enumerate("abc"):
+        data[f"chain.0.{step}.keep"] = name
+    form = edited(data, what)
+    (chain,) = form.chains
+    assert [next(f.text for f in step.fields if f.label == "Keep") for step in chain.steps] == order
+    assert form.focus == focus
+    assert form.name.text == "a study"
+
+
+def test_a_new_step_has_its_defaults_and_the_focus() -> None:
+    form = edited(chained(("fp16",)), "add-step:0")
+    (chain,) = form.chains
+    assert [step.number for step in chain.steps] == [1, 2]
+    assert form.focus == "chain-0-1-technique"
+    assert form.said == "Step 2 was added."
+
+
+def test_another_technique_keeps_what_both_have_and_defaults_the_rest() -> None:
+    data = chained(("fp16",), typed={"chain.0.0.keep": "Softmax", "chain.0.0.technique": "int8-dynamic"})
+    (chain,) = edited(data, "technique:0:0").chains
+    fields = {field.name.rsplit(".", 1)[-1]: field for field in chain.steps[0].fields}
+    assert fields["keep"].text == "Softmax"
+    assert fields["per_channel"].checked  # its default; an unticked box would have said no
+
+
+def test_recipes_are_added_and_removed() -> None:
+    form = edited(chained(("fp16",)), "add")
+    assert [chain.key for chain in form.chains] == ["0", "1"]
+    assert edited(chained(("fp16",), ("bf16",)), "remove:0").chains[0].steps[0].technique == "bf16"
+
+
+def test_there_is_an_end_to_recipes_and_steps() -> None:
+    assert len(edited(chained(*[("fp16",)] * 60), "add").chains) == 40
+    (chain,) = edited(chained(("fp16",) * 30), "add-step:0").chains
+    assert len(chain.steps) == 16 and chain.full
+
+
+def test_a_senseless_chain_is_refused_at_its_recipe(me: Visitor) -> None:
+    form = StudyForm(chained(("int8-dynamic", "prune-magnitude")))
+    seen = preview.of_form(form)
+    assert not seen.can_submit
+    assert "prune-magnitude can't come after int8-dynamic" in form.chains[0].error
+    answer = me.client.post("/studies/new", sent(chained(("int8-dynamic", "prune-magnitude"))))
+    assert answer.status_code == 422
+    assert "can&#x27;t come after int8-dynamic" in answer.content.decode()
+
+
+def test_a_refused_step_says_why_and_the_other_experiments_can_be_queued(me: Visitor) -> None:
+    data = chained(("bf16",))
+    data["chain.0.runtime"] = "onnxruntime"
+    form = StudyForm(data)
+    seen = preview.of_form(form)
+    assert seen.can_submit
+    (chain,) = form.chains
+    assert "bf16" in (chain.error + chain.steps[0].error)
+
+
+def test_an_error_in_a_setting_stands_at_that_step() -> None:
+    data = chained(
+        ("prune-magnitude", "int8-dynamic"), typed={"chain.0.0.amount": "2", "chain.0.1.reduce_range": "sometimes"}
+    )
+    form = StudyForm(data)
+    assert form.study() is None
+    assert {f.path for f in form.every_field() if f.error} == {"chain.0.0.amount", "chain.0.1.reduce_range"}
+    assert form.unplaced == []
+
+
+def test_a_stored_study_with_chains_and_own_names_fills_the_form_with_itself() -> None:
+    spec = parse(
         study_reports.study_spec(
             experiments=[
                 {"name": "fp32"},
-                {"name": "x", "recipe": [{"technique": "fp16"}, {"technique": "int8-dynamic"}]},
+                {"name": "int8-dynamic", "recipe": [{"technique": "int8-dynamic"}]},
+                {"name": "my own", "recipe": [{"technique": "int8-dynamic", "keep": ["classifier"]}]},
+                {
+                    "name": "chain",
+                    "recipe": [
+                        {"technique": "prune-magnitude", "amount": 0.25},
+                        {"technique": "int8-dynamic", "per_channel": False},
+                    ],
+                },
             ]
         )
     )
-    assert not expressible(chained.model_dump(mode="json"))
+    stored = spec.model_dump(mode="json")
+    assert expressible(stored)
+    form = StudyForm(initial=stored)
+    again = form.study()
+    assert again is not None
+    assert again.model_dump(mode="json") == stored
+    assert [chain.name.text for chain in form.chains] == ["my own", "chain"]
+
+
+def test_two_sets_of_options_of_one_runtime_are_for_yaml() -> None:
+    runtimes = [{"kind": "onnxruntime"}, {"kind": "onnxruntime", "optimization": "basic"}]
+    stored = {"experiments": [{"name": str(n), "runtime": r} for n, r in enumerate(runtimes)]}
+    assert not expressible(stored)
+
+
+def test_the_fragment_of_an_edit_keeps_what_was_typed_and_asks_for_a_preview(me: Visitor) -> None:
+    data = chained(("prune-magnitude",), typed={"chain.0.0.amount": "0.125", "do": "add-step:0"})
+    answer = me.client.post("/studies/recipes", sent(data))
+    html = answer.content.decode()
+    assert answer["HX-Trigger-After-Settle"] == "recipes-changed"
+    assert 'value="0.125"' in html
+    assert 'id="chain-0-1-technique"' in html
+    assert "Step 2 was added." in html
+
+
+def test_values_that_suit_the_model_are_offered_at_their_fields(me: Visitor) -> None:
+    form = StudyForm(chained(("prune-structured",)))
+    form.hint("experiments.1.recipe.0.multiple", [8, 16, 32])
+    form.hint_technique("prune-structured", "amount", {"min": 0.1, "max": 0.9})
+    hints = {field.path: (field.hint, field.valid) for field in form.hinted}
+    assert hints["chain.0.0.multiple"] == ("For this model: 8, 16, 32.", ("8", "16", "32"))
+    assert hints["technique.prune-structured.amount"] == ("For this model: 0.1 to 0.9.", ())
+
+
+def test_where_training_rows_come_from_is_said(me: Visitor) -> None:
+    said = preview.of_form(StudyForm(filled())).splits
+    assert said == "Steps that train or calibrate learn from split 'train', never from 'test'."
 
 
 # ---------------------------------------------------------------------------------------------------------- its errors

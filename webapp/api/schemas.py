@@ -322,6 +322,7 @@ class PluginEntry(BaseModel):
     forms: list[str] | None = None
     form: str | None = None
     label: str | None = None
+    family: str | None = Field(default=None, description="E.g. 'int8', 'pruning'.")
     textbook: dict[str, str | tuple[float, float] | None] | None = Field(
         default=None, description="What is claimed: in words, and as ranges (speedup, shrink: times; loss: a share)."
     )

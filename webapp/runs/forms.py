@@ -15,7 +15,8 @@ import yaml
 from experiments import catalog
 from experiments.protocols import TASKS
 from experiments.spec import Price, Problem, Resources, Slo, SpecError, StudySpec, Variant, Workload, parse
-from webapp.runs import schema_fields
+from webapp.runs import chains, schema_fields
+from webapp.runs.chains import Chain, Posted
 from webapp.runs.schema_fields import SchemaField
 
 #: Chosen on a fresh form: a real model that needs no account, with its own data, and enough variants to compare.
@@ -24,6 +25,10 @@ FIRST_STUDY: dict[str, Any] = {
     "model": {"source": "demo", "name": "minilm-reviews"},
     "dataset": {"source": "demo", "name": "reviews", "limit": 500},
 }
+
+#: What is ticked on it, and where.
+_FIRST_TECHNIQUES = ("int8-dynamic",)
+_FIRST_RUNTIMES = ("torch-eager", "onnxruntime")
 
 #: Name of the experiment that leaves the model as it is.
 AS_IS = "fp32"
@@ -97,16 +102,22 @@ class StudyForm:
     def __init__(self, posted: Mapping[str, Any] | None = None, *, initial: dict[str, Any] | None = None) -> None:
         self.bound = posted is not None
         self._pairs: list[str] = []
-        self._posted: dict[str, str] = {}
         if posted is not None:
             getlist = getattr(posted, "getlist", lambda name: [posted[name]] if name in posted else [])
             self._pairs = list(dict.fromkeys(getlist("pair")))
-            self._posted = {name: str(posted[name]) for name in posted}
+            self._all = Posted.of(posted)
         else:
-            self._posted, self._pairs = _from_spec(initial or FIRST_STUDY)
+            self._all, self._pairs = _from_spec(initial or FIRST_STUDY)
+        self._posted = self._all.values
         self.problems: list[Problem] = []
         self._catalogue = catalog.describe()
         self._errors: dict[str, str] = {}
+        self._hints: dict[str, Any] = {}
+        self.focus, self.said = "", ""
+
+    def edit(self, what: str) -> None:
+        """Change the recipes as a button asks; see :meth:`webapp.runs.chains.Posted.edit`."""
+        self.focus, self.said = self._all.edit(what)
 
     # ------------------------------------------------------------------------------------------------ questions
 
@@ -194,11 +205,41 @@ class StudyForm:
                     row["title"],
                     row["summary"],
                     "; ".join(part for part in (promise.get("size"), promise.get("latency")) if part),
-                    tuple(self._group(row["schema"], f"technique.{row['name']}", f"technique.{row['name']}")),
+                    tuple(
+                        self._hinted(field)
+                        for field in self._group(row["schema"], f"technique.{row['name']}", f"technique.{row['name']}")
+                    ),
                     tuple(self._pair(row["name"], runtime, title) for runtime, title in self.runtimes),
                 )
             )
         return cards
+
+    @property
+    def families(self) -> list[tuple[str, list[TechniqueChoice], bool]]:
+        """The cards by family: its title, its cards, and whether one of them is ticked."""
+        grouped: dict[str, list[TechniqueChoice]] = {"": self.techniques[:1]}
+        family = {row["name"]: row["family"] for row in self._catalogue["techniques"]}
+        for card in self.techniques[1:]:
+            grouped.setdefault(family[card.name], []).append(card)
+        order = ["", *catalog.FAMILIES]
+        return [
+            (
+                catalog.FAMILIES.get(name, ""),
+                grouped[name],
+                any(pair.checked for card in grouped[name] for pair in card.pairs),
+            )
+            for name in sorted(grouped, key=order.index)
+        ]
+
+    @property
+    def choices(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Techniques of a step by family: name and title."""
+        return [(title, [(c.name, c.title) for c in cards]) for title, cards, _ in self.families if title]
+
+    @property
+    def chains(self) -> list[Chain]:
+        """Experiments with recipes of their own, as they were filled in."""
+        return chains.read(self._all, self._filled, self._hinted, self._errors)
 
     @property
     def runtime_options(self) -> list[tuple[str, list[SchemaField]]]:
@@ -218,7 +259,7 @@ class StudyForm:
         ticked = [Pair.of(value) for value in self._pairs]
         return [baseline, *(pair for pair in ticked if pair != baseline)]
 
-    def data(self, pairs: list[Pair] | None = None) -> dict[str, Any]:
+    def data(self, pairs: list[Pair] | None = None, *, with_chains: bool = True) -> dict[str, Any]:
         """The study as plain data, written as a person would: defaults are left out."""
         pairs = self.pairs if pairs is None else pairs
         data: dict[str, Any] = {"schema_version": 1, "name": self._posted.get("name", "").strip()}
@@ -231,6 +272,9 @@ class StudyForm:
             data["workload"] = workload
         data["baseline"] = Pair(None, self.baseline_runtime).name(self.baseline_runtime)
         data["experiments"] = [self.variant(pair) for pair in pairs]
+        if with_chains:
+            taken = {variant["name"] for variant in data["experiments"]}
+            data["experiments"] += [self._chained(chain, taken) for chain in self.chains]
         for field in self.more:
             value = schema_fields.parse(field, self._posted)
             if value is None or value == field.default:
@@ -254,6 +298,26 @@ class StudyForm:
             variant["runtime"] = pair.runtime
         return variant
 
+    def _chained(self, chain: Chain, taken: set[str]) -> dict[str, Any]:
+        """The experiment of a chain; one without a name of its own is named after its steps, once."""
+        usual = "-".join(
+            [str(chain.name.default), *([] if chain.runtime == self.baseline_runtime else [chain.runtime])]
+        )
+        name = chain.name.text.strip() or next(
+            candidate
+            for n in range(1, len(taken) + 2)
+            if (candidate := usual if n == 1 else f"{usual}-{n}") not in taken
+        )
+        taken.add(name)
+        steps = [{"technique": step.technique, **_given(step.fields, self._posted)} for step in chain.steps]
+        variant: dict[str, Any] = {"name": name, **({"recipe": steps} if steps else {})}
+        options = self._options("runtime", chain.runtime)
+        if options:
+            variant["runtime"] = {"kind": chain.runtime, **options}
+        elif chain.runtime != _default_runtime():
+            variant["runtime"] = chain.runtime
+        return variant
+
     def yaml(self) -> str:
         """The study as the YAML that the command line takes."""
         return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True, width=100)
@@ -274,10 +338,34 @@ class StudyForm:
             if path is not None:
                 self._errors.setdefault(path, problem.message)
 
+    def note(self, path: str, message: str) -> None:
+        """Say at its field why one experiment of the study can't be done; the others can."""
+        place = self._field_path(path)
+        if place is not None:
+            self._errors.setdefault(place, message)
+
+    def hint(self, path: str, valid: Any) -> None:
+        """Offer at its field the values that suit the chosen model."""
+        place = self._field_path(path)
+        if place is not None:
+            self._hints[place] = valid
+
+    def hint_technique(self, technique: str, option: str, valid: Any) -> None:
+        """Offer at an option of a technique's card the values that suit the chosen model."""
+        self._hints[f"technique.{technique}.{option}"] = valid
+
+    @property
+    def hinted(self) -> list[SchemaField]:
+        """The fields for which there is such an offer."""
+        options = [f for card in self.techniques for f in card.fields]
+        steps = [f for chain in self.chains for step in chain.steps for f in step.fields]
+        return [field for field in (*options, *steps) if field.hint]
+
     @property
     def unplaced(self) -> list[Problem]:
         """Problems that belong to no single field."""
         known = {field.path for field in self.every_field()}
+        known |= {place.path for chain in self.chains for place in (chain, *chain.steps)}
         return [p for p in self.problems if (self._field_path(p.path) or "") not in known]
 
     def every_field(self) -> list[SchemaField]:
@@ -288,7 +376,8 @@ class StudyForm:
         ]
         options = [f for card in self.techniques for f in card.fields]
         runtime = [f for _, fields in self.runtime_options for f in fields]
-        return [self.name, self.task, *chosen, *self.workload, *self.more, *options, *runtime]
+        steps = [f for c in self.chains for f in (c.name, *(f for step in c.steps for f in step.fields))]
+        return [self.name, self.task, *chosen, *self.workload, *self.more, *options, *runtime, *steps]
 
     def _field_path(self, path: str) -> str | None:
         """The form's path for a path of the spec: an option of ``experiments.2.recipe.0`` is its technique's."""
@@ -299,8 +388,22 @@ class StudyForm:
                 return f"technique.{pair.technique}.{parts[4]}"
             if parts[2] == "runtime" and len(parts) > 3:
                 return f"runtime.{pair.runtime}.{parts[3]}"
+        if parts[0] == "experiments" and len(parts) > 1 and parts[1].isdigit():
+            return self._chain_path(int(parts[1]) - len(self.pairs), parts[2:])
         known = {"workload": 2, "model": 2, "dataset": 2, "resources": 2, "slo": 2, "price": 2}
         return ".".join(parts[: known.get(parts[0], 1)]) or None
+
+    def _chain_path(self, index: int, parts: list[str]) -> str | None:
+        """The form's path for a path inside the experiment of a chain; None for one of a pair."""
+        chains = self.chains
+        if not 0 <= index < len(chains):
+            return None
+        chain = chains[index]
+        if parts[:1] == ["name"]:
+            return chain.name.path
+        if parts[:1] == ["recipe"] and len(parts) > 1 and parts[1].isdigit() and int(parts[1]) < len(chain.steps):
+            return ".".join([chain.steps[int(parts[1])].path, *parts[2:3]])
+        return chain.path
 
     # -------------------------------------------------------------------------------------------------- helpers
 
@@ -335,7 +438,7 @@ class StudyForm:
 
     def _filled(self, field: SchemaField) -> SchemaField:
         text = self._posted.get(field.name, "")
-        checked = field.name in self._posted if self.bound else (text == "true" if text else bool(field.default))
+        checked = text == "true" if self.bound or text else bool(field.default)
         entries = tuple((key, self._posted.get(f"{field.name}.{key}", "")) for key in field.keys)
         return replace(
             field,
@@ -345,9 +448,31 @@ class StudyForm:
             error=self._errors.get(field.path, ""),
         )
 
+    def _hinted(self, field: SchemaField) -> SchemaField:
+        """The field as it was filled in, with the values that suit the model where they are known."""
+        offer = self._hints.get(field.path)
+        valid, text = _offer(offer) if offer is not None else ((), "")
+        return replace(self._filled(field), hinted=field.kind != "boolean", valid=valid, hint=text)
+
     def _pair(self, technique: str | None, runtime: str, title: str) -> PairChoice:
         pair = Pair(technique, runtime)
         return PairChoice(pair.value, runtime, title, pair.value in self._pairs)
+
+
+#: Values that are named in a hint; all of them are offered while one types.
+MAX_NAMED = 10
+
+
+def _offer(valid: Any) -> tuple[tuple[str, ...], str]:
+    """Values to choose from and a sentence: of a list the list, of ``{min, max}`` the bounds."""
+    if isinstance(valid, Mapping):
+        low, high = valid.get("min"), valid.get("max")
+        if low is not None and high is not None:
+            return (), f"For this model: {low} to {high}."
+        return (), f"For this model: at {'most' if low is None else 'least'} {high if low is None else low}."
+    values = tuple(str(value) for value in valid)
+    more = f" and {len(values) - MAX_NAMED} more" if len(values) > MAX_NAMED else ""
+    return values, f"For this model: {', '.join(values[:MAX_NAMED])}{more}." if values else ""
 
 
 def _given(fields: list[SchemaField] | tuple[SchemaField, ...], posted: Mapping[str, str]) -> dict[str, Any]:
@@ -367,18 +492,22 @@ def _default_runtime() -> str:
 
 
 def expressible(spec: dict[str, Any]) -> bool:
-    """True if the form can say this study: one step at most per experiment, one layout, unchanged baseline."""
+    """True if the form can say this study: one layout, one set of options a runtime, an unchanged baseline."""
+    options: dict[str, Any] = {}
     for variant in spec.get("experiments") or ():
-        if len(variant.get("recipe") or ()) > 1 or variant.get("resources"):
+        if variant.get("resources"):
             return False
         if (variant.get("layout") or {}).get("kind", "single") != "single":
             return False
         if variant["name"] == spec.get("baseline") and variant.get("recipe"):
             return False
+        runtime = variant.get("runtime") or {"kind": _default_runtime()}
+        if options.setdefault(runtime["kind"], runtime) != runtime:
+            return False
     return not spec.get("gate") and not spec.get("labels")
 
 
-def _from_spec(spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+def _from_spec(spec: dict[str, Any]) -> tuple[Posted, list[str]]:
     """What the form would hold if someone had typed this spec."""
     described = catalog.describe()
     posted: dict[str, str] = {"name": str(spec.get("name", ""))}
@@ -395,25 +524,40 @@ def _from_spec(spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
     for key in ("task", "seed", "priority"):
         if spec.get(key) is not None:
             posted[key] = str(spec[key])
-    pairs = []
-    for variant in spec.get("experiments") or ():
-        runtime = variant.get("runtime") or {"kind": _default_runtime()}
-        recipe = variant.get("recipe") or ()
-        pair = Pair(recipe[0]["technique"] if recipe else None, runtime["kind"])
-        pairs.append(pair.value)
-        if variant["name"] == spec.get("baseline"):
-            posted["baseline_runtime"] = pair.runtime
-        for kind, options in (("technique", recipe[0] if recipe else None), ("runtime", runtime)):
-            if options is None:
-                continue
-            name = options.get("technique") or options.get("kind")
-            schema = _schema(described[f"{kind}s"], name)
-            _write(posted, schema_fields.fields(schema, f"{kind}.{name}", f"{kind}.{name}", _NONE), options)
+    every = Posted(posted, {})
+    return every, _variants(spec, described, every)
+
+
+def _variants(spec: dict[str, Any], described: dict[str, Any], posted: Posted) -> list[str]:
+    """Fill in the experiments: a box for each that a box can say, a chain for every other; the boxes."""
     if not spec.get("experiments"):
-        runtimes = [row["name"] for row in described["runtimes"]]
-        names = ["", *(row["name"] for row in described["techniques"] if "int8" in row["name"])]
-        pairs = [f"{name}|{runtime}" for name in names for runtime in runtimes]
-    return posted, pairs
+        runtimes = [row["name"] for row in described["runtimes"] if row["name"] in _FIRST_RUNTIMES]
+        return [f"{name}|{runtime}" for name in ("", *_FIRST_TECHNIQUES) for runtime in runtimes]
+    pairs: list[str] = []
+    steps: dict[str, Any] = {}
+    baseline = next((v for v in spec["experiments"] if v["name"] == spec.get("baseline")), {})
+    baseline_runtime = (baseline.get("runtime") or {}).get("kind", _default_runtime())
+    posted.values["baseline_runtime"] = baseline_runtime
+    for variant in spec["experiments"]:
+        runtime = variant.get("runtime") or {"kind": _default_runtime()}
+        recipe = list(variant.get("recipe") or ())
+        pair = Pair(recipe[0]["technique"] if recipe else None, runtime["kind"])
+        schema = _schema(described["runtimes"], runtime["kind"])
+        prefix = f"runtime.{runtime['kind']}"
+        _write(posted.values, schema_fields.fields(schema, prefix, prefix, _NONE), runtime)
+        alone = len(recipe) <= 1 and (variant is baseline or variant["name"] == pair.name(baseline_runtime))
+        # One card has one set of options: a second experiment with others is a chain of one step.
+        if not alone or (recipe and steps.setdefault(recipe[0]["technique"], recipe[0]) != recipe[0]):
+            posted.add(variant["name"], runtime["kind"], recipe)
+            continue
+        pairs.append(pair.value)
+        if recipe:
+            name = recipe[0]["technique"]
+            schema = _schema(described["techniques"], name)
+            _write(
+                posted.values, schema_fields.fields(schema, f"technique.{name}", f"technique.{name}", _NONE), recipe[0]
+            )
+    return pairs
 
 
 def _schema(rows: list[dict[str, Any]], name: Any) -> dict[str, Any]:

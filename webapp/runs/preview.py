@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from experiments.preflight import Preflight, preflight
+from experiments.preflight import Preflight, preflight, senseless_problems
 from experiments.records import DeviceFacts, Failure
 from experiments.spec import ExperimentSpec, Problem, SpecError, StudySpec, parse
 from webapp.core import formatting
@@ -50,6 +50,7 @@ class StudyPreview:
     total: int = 0
     problems: tuple[Problem, ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
+    splits: str = ""
 
     @property
     def model(self) -> str:
@@ -105,20 +106,46 @@ def of_spec(spec: StudySpec | None, problems: list[Problem]) -> StudyPreview:
 
 
 def of_form(form: StudyForm) -> StudyPreview:
-    """The preview of the form; problems are put at their fields."""
+    """The preview of the form; problems are put at their fields, and the values that suit the model beside them."""
     check = Checker()
     spec = form.study()
     if spec is None:
         return StudyPreview(problems=tuple(form.problems), refusals=_refusals(form, check))
+    form.blame(senseless_problems(spec))
     points = _points(spec, check)
-    for point in points:
-        # What is wrong with the whole study shows at its field; what is wrong with one pair shows at the pair.
+    first_chain = len(form.pairs)
+    for index, point in enumerate(points):
+        # What is wrong with the whole study shows at its field; what is wrong with one pair shows at the pair, and
+        # what is wrong with a recipe at the step that causes it.
         refusal = point.refusal
         if refusal is not None and refusal.field and point.is_baseline:
             form.blame([Problem(path=refusal.field, message=refusal.message)])
+        if index >= first_chain:
+            for failure in point.preflight.failures:
+                if failure.field and failure.field.split(".")[0] in ("recipe", "runtime"):
+                    form.note(f"experiments.{index}.{failure.field}", failure.message)
+            for path, values in point.preflight.valid.items():
+                if path.startswith("recipe."):
+                    form.hint(f"experiments.{index}.{path}", values)
     return StudyPreview(
-        points=points, total=len(points), problems=tuple(form.problems), refusals=_refusals(form, check)
+        points=points,
+        total=len(points),
+        problems=tuple(form.problems),
+        refusals=_refusals(form, check),
+        splits=_splits(spec),
     )
+
+
+def _splits(spec: StudySpec) -> str:
+    """Where the rows come from that training and calibrating steps learn from."""
+    if spec.dataset is None:
+        return "Steps that train or calibrate need data."
+    train, calibration = spec.dataset.split_for("train"), spec.dataset.split_for("calibration")
+    if train is None and calibration is None:
+        return "Steps that train or calibrate need a split of their own: name one, never the one that is judged on."
+    if train == calibration:
+        return f"Steps that train or calibrate learn from split '{train}', never from '{spec.dataset.split}'."
+    return f"Training steps learn from split '{train or 'none'}', calibration from '{calibration or 'none'}'."
 
 
 def _points(spec: StudySpec, check: Checker) -> tuple[Point, ...]:
@@ -140,14 +167,19 @@ def _refusals(form: StudyForm, check: Checker) -> dict[str, str]:
     """
     every = [Pair.of(pair.value) for card in form.techniques for pair in card.pairs]
     try:
-        spec = parse(form.data([Pair(None, form.baseline_runtime), *_others(every, form)]))
+        pairs = [Pair(None, form.baseline_runtime), *_others(every, form)]
+        spec = parse(form.data(pairs, with_chains=False))
     except SpecError:
         return {}
     by_name = {pair.name(form.baseline_runtime): pair.value for pair in every}
     found: dict[str, Failure] = {}
     general: set[str] = set()
     for point in spec.expand():
-        failures = check(point).failures
+        seen = check(point)
+        failures = seen.failures
+        for path, values in seen.valid.items():
+            if path.startswith("recipe.0."):
+                form.hint_technique(point.variant.recipe[0].technique, path.removeprefix("recipe.0."), values)
         if point.is_baseline:
             general = {failure.message for failure in failures}
         elif failures and failures[0].message not in general:

@@ -35,6 +35,9 @@ class SchemaField:
     text: str = ""
     checked: bool = False
     error: str = ""
+    hinted: bool = False  # preflight may say which values suit the chosen model
+    valid: tuple[str, ...] = ()
+    hint: str = ""
 
     @property
     def id(self) -> str:

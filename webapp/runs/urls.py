@@ -13,6 +13,7 @@ urlpatterns = [
     path("studies", views.study_list, name="studies"),
     path("studies/new", views.study_new, name="study-new"),
     path("studies/preview", views.study_preview, name="study-preview"),
+    path("studies/recipes", views.study_recipes, name="study-recipes"),
     path("studies/<int:study_id>", views.study_page, name="study"),
     path("studies/<int:study_id>/live", views.study_live, name="study-live"),
     path("studies/<int:study_id>/spec.yaml", views.study_spec, name="study-spec"),

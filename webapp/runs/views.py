@@ -107,6 +107,18 @@ def study_preview(request: HttpRequest, team: Team) -> HttpResponse:
     return render(request, "runs/preview.html", {"form": form, "preview": seen})
 
 
+@require_POST
+@page
+def study_recipes(request: HttpRequest, team: Team) -> HttpResponse:
+    """The recipes of the form after one was added, removed or changed; everything that was typed is kept."""
+    form = StudyForm(request.POST)
+    form.edit(request.POST.get("do", ""))
+    preview.of_form(form)  # what can't be done, and which values suit the model, stand at their fields
+    answer = render(request, "runs/recipes.html", {"form": form})
+    answer["HX-Trigger-After-Settle"] = "recipes-changed"
+    return answer
+
+
 def _submit_form(request: HttpRequest, team: Team) -> HttpResponse:
     form = StudyForm(request.POST)
     spec = form.study()
@@ -388,7 +400,10 @@ def queue_table(request: HttpRequest, team: Team) -> HttpResponse:
 def catalog_page(request: HttpRequest, team: Team) -> HttpResponse:
     """What can be asked for, and what every metric means."""
     described = catalog.describe()
+    families: dict[str, list[dict[str, Any]]] = {title: [] for title in catalog.FAMILIES.values()}
+    for row in described["techniques"]:
+        families[catalog.FAMILIES[row["family"]]].append(row)
     groups: dict[str, list[dict[str, Any]]] = {}
     for metric in described["metrics"]:
         groups.setdefault(metric["group"], []).append(metric)
-    return render(request, "runs/catalog.html", {"catalog": described, "metric_groups": groups})
+    return render(request, "runs/catalog.html", {"catalog": described, "families": families, "metric_groups": groups})

@@ -27,6 +27,20 @@ if (form) {
       } else input.removeAttribute("aria-invalid");
     }
   };
+  // Another technique changes the recipe itself, and the preview follows the answer; it need not be asked for twice.
+  document.getElementById("recipes")?.addEventListener("input", (event) => {
+    if (event.target.matches("select[hx-post]")) event.stopPropagation();
+  });
+  // Settings that somebody opened stay open when the recipe around them changes.
+  let opened = [];
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id !== "recipes") return;
+    opened = [...event.detail.target.querySelectorAll("details[id][open]")].map((details) => details.id);
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target.id !== "recipes") return;
+    for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
+  });
   // A pair that can't be done with this model and device can't be ticked; why stands beside it.
   const refusals = () => {
     let changed = false;
