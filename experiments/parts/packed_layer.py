@@ -19,6 +19,7 @@ class PackedLayer(torch.nn.Module):
     """
 
     method: ClassVar[str]  # its name in ``quantization_config.json``
+    in_place: ClassVar[bool] = False  # the kernel reads the tensors as they are: they must be aligned, not in a file
 
     def saved(self) -> dict[str, torch.Tensor]:
         """What goes into safetensors, by names that begin with no layer's name."""

@@ -28,6 +28,11 @@ def packed_model(folder: Path, kinds: Mapping[str, type[PackedLayer]]) -> torch.
     architecture = getattr(transformers, json.loads((folder / "config.json").read_text())["architectures"][0])
     config = architecture.config_class.from_pretrained(folder, local_files_only=True)
     tensors = load_file(folder / "model.safetensors")
+    for name, entry in description["layers"].items():
+        for part in entry["tensors"] if kinds[entry["method"]].in_place else ():
+            stored = description["ties"].get(f"{name}.{part}", f"{name}.{part}")
+            if stored in tensors:
+                tensors[stored] = tensors[stored].clone()
     for alias, name in description["ties"].items():
         if name not in tensors:
             raise ValueError(f"there is no tensor {name}, which {alias} shares")

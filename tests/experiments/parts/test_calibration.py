@@ -12,27 +12,16 @@ from experiments.parts import calibration
 from experiments.parts.calibration import calibration_batches, input_statistics
 from experiments.parts.linear_layers import linear_layers
 from experiments.parts.loading import load_module
-from experiments.parts.model_facts import facts_of_folder
-from experiments.protocols import BuildContext, Examples, Task, Use
+from experiments.protocols import BuildContext, Task
 from experiments.records import ExperimentError
-from tests.experiments.building import context, gpt2
-from tests.experiments.tiny_models import tiny_classifier, tiny_decoder
-
-WORDS = [f"w{n}" for n in range(40)]
-TEXTS = tuple(" ".join(WORDS[(n * k) % 40] for k in range(1, 3 + n)) for n in range(1, 24))
+from tests.experiments.building import gpt2
+from tests.experiments.calibrated import calibrated
 
 
-def rows(use: Use, limit: int | None = None) -> Examples:
-    """Texts of 3 to 25 words."""
-    assert use == "calibration"
-    return Examples("tiny", "sha", texts=TEXTS[:limit], total=len(TEXTS))
-
-
-def model(folder: Path, task: Task, **changes: Any) -> tuple[Any, BuildContext]:
-    """A tiny model with its context, kept statistics in a folder of their own."""
-    source = tiny_classifier(folder / "m", WORDS, ["a", "b"]) if "class" in task else tiny_decoder(folder / "m", WORDS)
-    settings = {"source": source, "facts": facts_of_folder(source), "rows": rows, **changes}
-    return load_module(source, task), context(folder, task, **settings)
+def model(folder: Path, task: Task) -> tuple[Any, BuildContext]:
+    """A tiny model and its context."""
+    ctx = calibrated(folder, task)
+    return load_module(ctx.source, task), ctx
 
 
 def inputs_of(module: Any, name: str, batches: list[dict[str, Any]]) -> torch.Tensor:
@@ -89,9 +78,7 @@ def test_a_model_too_large_for_one_run_gives_the_same_in_several(
 
 
 def test_conv1d_projections_are_seen(tmp_path: Path) -> None:
-    source = tiny_decoder(tmp_path / "m", WORDS)
-    ctx = context(tmp_path, "text-generation", source=source, facts=facts_of_folder(source), rows=rows)
-    statistics = input_statistics(gpt2(), ctx)
+    statistics = input_statistics(gpt2(), calibrated(tmp_path, "text-generation"))
     assert statistics["transformer.h.0.mlp.c_proj"].moment.shape == (128, 128)
     assert len(statistics) == 9
 
