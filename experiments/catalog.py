@@ -130,9 +130,10 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
 
 @cache
-def schema(config: type[Plugin]) -> dict[str, Any]:
-    """JSON schema of a config class; made once, to be read only."""
-    return config.model_json_schema()
+def schema(config: Any) -> dict[str, Any]:
+    """JSON schema of a plugin's config class; made once, to be read only."""
+    made: dict[str, Any] = config.model_json_schema()
+    return made
 
 
 def describe() -> dict[str, Any]:

@@ -365,7 +365,7 @@ class StudyForm:
     def unplaced(self) -> list[Problem]:
         """Problems that belong to no single field."""
         known = {field.path for field in self.every_field()}
-        known |= {place.path for chain in self.chains for place in (chain, *chain.steps)}
+        known |= {path for chain in self.chains for path in (chain.path, *(step.path for step in chain.steps))}
         return [p for p in self.problems if (self._field_path(p.path) or "") not in known]
 
     def every_field(self) -> list[SchemaField]:
@@ -535,7 +535,7 @@ def _variants(spec: dict[str, Any], described: dict[str, Any], posted: Posted) -
         return [f"{name}|{runtime}" for name in ("", *_FIRST_TECHNIQUES) for runtime in runtimes]
     pairs: list[str] = []
     steps: dict[str, Any] = {}
-    baseline = next((v for v in spec["experiments"] if v["name"] == spec.get("baseline")), {})
+    baseline: dict[str, Any] = next((v for v in spec["experiments"] if v["name"] == spec.get("baseline")), {})
     baseline_runtime = (baseline.get("runtime") or {}).get("kind", _default_runtime())
     posted.values["baseline_runtime"] = baseline_runtime
     for variant in spec["experiments"]:
