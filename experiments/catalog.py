@@ -130,9 +130,9 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
 
 @cache
-def schema(config: Any) -> dict[str, Any]:
+def schema(kind: Kind, name: str) -> dict[str, Any]:
     """JSON schema of a plugin's config class; made once, to be read only."""
-    made: dict[str, Any] = config.model_json_schema()
+    made: dict[str, Any] = plugins(kind)[name].model_json_schema()
     return made
 
 
@@ -147,7 +147,7 @@ def describe() -> dict[str, Any]:
                 "title": config.title or name,
                 "summary": config.summary,
                 "origin": config.origin,
-                "schema": schema(config),
+                "schema": schema(kind, name),
             }
             for attribute in ("tasks", "devices", "forms"):
                 if hasattr(config, attribute):

@@ -187,8 +187,9 @@ class Posted:
 
 def step_fields(technique: str, prefix: str) -> list[SchemaField]:
     """The settings of a technique as fields below ``prefix``; an unknown technique has none."""
-    config = catalog.plugins("technique").get(technique)
-    return schema_fields.fields(catalog.schema(config), prefix, prefix, frozenset()) if config else []
+    if technique not in catalog.plugins("technique"):
+        return []
+    return schema_fields.fields(catalog.schema("technique", technique), prefix, prefix, frozenset())
 
 
 def read(posted: Posted, filled: Filled, hinted: Filled, errors: Mapping[str, str]) -> list[Chain]:

@@ -62,7 +62,7 @@ class Step:
 def steps(report: Report) -> tuple[Step, ...]:
     """The recipe's steps in the order in which they were applied, then those that left no effect."""
     recipe = list((report.spec.get("variant") or {}).get("recipe") or ())
-    made = []
+    made: list[Step] = []
     for effect in report.effects:
         settings = next((step for step in recipe if step.get("technique") == effect.technique), None)
         if settings is not None:
