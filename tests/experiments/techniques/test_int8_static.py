@@ -200,3 +200,43 @@ def _quantized(source: Path, target: Path, values: Any, ready: BuildContext, **c
     return quantize_statically(
         graph, target, settings, lambda path, names: collect(path, names, _Given(pixels=values), ready), ready
     )
+
+
+@pytest.mark.parametrize(
+    ("files", "field"),
+    [
+        ({}, "recipe.0"),
+        ({"calibration.csv": "text,label\n"}, "dataset"),
+        ({"calibration.csv": "text,label\n,no\n"}, "dataset"),
+    ],
+)
+def test_without_usable_calibration_rows_it_is_refused_at_the_form(
+    files: dict[str, str], field: str, tmp_path: Path
+) -> None:
+    """FC-075: none named, a split without rows, and one whose rows are all empty."""
+    from experiments.preflight import preflight
+    from experiments.protocols import Host
+    from experiments.records import DeviceFacts
+    from experiments.spec import parse
+
+    calibrating(tmp_path, "text-classification", rows=1)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "test.csv").write_text("text,label\nw1 w2,yes\nw3,no\n")
+    for name, text in files.items():
+        (data / name).write_text(text)
+    experiment = {"name": "a", "recipe": [{"technique": "int8-static"}], "runtime": "onnxruntime"}
+    spec = parse(
+        {
+            "name": "x",
+            "model": {"source": "path", "path": str(tmp_path / "model")},
+            "task": "text-classification",
+            "dataset": {"source": "path", "path": str(data), **({"calibration_split": "calibration"} if files else {})},
+            "workload": {"sequence_length": 16},
+            "baseline": "a",
+            "experiments": [experiment],
+        }
+    ).expand()[0]
+    cpu = DeviceFacts(name="cpu:0", kind="cpu", model="Some CPU", memory_bytes=8 << 30, cores=(0, 1))
+    (failure,) = preflight(spec, Host(cache=tmp_path / "cache"), [cpu]).failures
+    assert failure.field == field, failure
