@@ -24,6 +24,8 @@ ASPECTS: tuple[Aspect, ...] = ("latency", "size", "quality")
 
 #: A file also holds a header, norms and biases: as much of a claimed size may be missed and still be the claim.
 SIZE_SLACK = 0.03
+#: Closer to 1 than this is as before.
+UNCHANGED = 0.03
 #: Of a request to an experiment, relative to one to the baseline; the first one that both have is shown.
 COSTS = ("cost_per_1k_requests_usd", "cost_per_1m_tokens_usd")
 
@@ -214,7 +216,8 @@ def _judged(
     if claimed is None:
         return cell
     ends = (cell.measured, cell.measured) if counted else (cell.low, cell.high)
-    outcome = _outcome(claimed[0], *ends)
+    # That nothing changes can't be shown to the last digit.
+    outcome = _outcome(1.0 - UNCHANGED if claimed[0] == 1.0 else claimed[0], *ends)
     return _with(cell, outcome, _why(cell.aspect, report, steps) if outcome == "fails here" else "")
 
 
@@ -313,6 +316,8 @@ def _product(claims: Sequence[tuple[float, float] | None]) -> tuple[float, float
 def _times(claimed: tuple[float, float] | None, word: str) -> str:
     if claimed is None:
         return ""
+    if claimed == (1.0, 1.0):
+        return {"faster": "as fast as before", "smaller": "as large as before"}[word]
     low, high = map(_short, claimed)
     return f"{low}x {word}" if low == high else f"{low}x to {high}x {word}"
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from experiments import textbook
+from experiments.protocols import Textbook
 from experiments.records import ArtifactRecord, Environment, Interval, Label, Measurement, Report, StudyReport
 from experiments.table import render_markdown, render_text
+from experiments.techniques.int8_dynamic import Int8Dynamic
 
 OLD_CPU, NEW_CPU = ("avx2", "fma"), ("avx2", "avx512_vnni", "avx512_fp16")
 
@@ -123,6 +125,19 @@ def test_claims_of_a_chain_multiply_and_losses_add() -> None:
     assert made.cell("latency").claim == "2.7x to 8.8x faster"
     assert made.cell("quality").claim == "0.5 to 2.5 % lost"
     assert made.techniques == ("FP16", "INT8 dynamic")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "outcome"), [(0.98, 1.02, "holds"), (0.9, 1.01, "can't tell"), (0.8, 0.9, "fails here")]
+)
+def test_as_fast_as_before_is_a_claim_with_some_room(
+    low: float, high: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Int8Dynamic, "textbook", Textbook(latency="unchanged", speedup=(1.0, 1.0), shrink=(1.0, 1.0)))
+    made = row(report(found=(measured("speedup_p50", 1.0, low, high), measured("size_ratio", 1.01))))
+    assert made.cell("latency").claim == "as fast as before"
+    assert made.cell("latency").outcome == outcome
+    assert (made.cell("size").claim, made.cell("size").outcome) == ("as large as before", "holds")
 
 
 def test_missing_units_are_the_reason_where_they_are_missing() -> None:
