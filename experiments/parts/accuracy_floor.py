@@ -47,7 +47,7 @@ def quantized_module(quantizer: Quantizer, module: Any, context: BuildContext) -
         return TorchSession(built, context.task, "cpu", 0).forward
 
     def build(keep: tuple[str, ...], number: int) -> tuple[Any, StepEffect]:
-        return quantizer.quantize_torch(copy.deepcopy(module), keep, context)
+        return quantizer.quantize_torch(copy.deepcopy(module), keep, replace(context, progress=_silent))
 
     search = _Search(quantizer, context, forward, build, discard=lambda built: None)
     ranked = sensitivities(quantizer, lambda: module, context)
@@ -78,7 +78,7 @@ def quantized_graph(quantizer: Quantizer, source: Path, target: Path, context: B
         # A quantizer may leave scratch files under fixed names in its work folder: each try gets its own.
         tried = context.work / f"floor-{number}"
         (tried / "files").mkdir(parents=True)
-        inner = replace(context, work=tried)
+        inner = replace(context, work=tried, progress=_silent)
         effect = quantizer.quantize_onnx(source, tried / "files" / target.name, keep, inner)
         for left in (path for path in tried.iterdir() if path.name != "files"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -90,6 +90,10 @@ def quantized_graph(quantizer: Quantizer, source: Path, target: Path, context: B
     for path in built.parent.iterdir():
         shutil.move(path, target.parent / path.name)
     return effect
+
+
+def _silent(fraction: float, message: str = "", seconds_left: float | None = None) -> None:
+    """One of several artifacts that are tried: the search says how far it is."""
 
 
 def _layers(graph: Path) -> set[str]:
@@ -141,7 +145,8 @@ class _Search(Generic[Built]):
         limit = WINDOWS if self.context.task == "text-generation" else ROWS
         self._score = CalibrationScore(calibration_rows(self.context, limit), self.context.task)
         self._before = self._score.judge(unchanged)
-        self._started, self._losses = time.monotonic(), dict[int, float]()
+        self._started = time.monotonic()
+        self._losses: dict[int, float] = {}  # layers kept wide -> loss
         plain = best = self._tried([], 0)
         movable = [name for name in ranked.divergences if name in known and name not in plain.effect.kept]
         low, high = 0, len(movable) - 1  # with all of them wide there would be nothing left to quantize

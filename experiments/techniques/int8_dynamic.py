@@ -64,7 +64,8 @@ class Int8Dynamic(Quantizer):
                 "activations are quantized anew at each call, which small matrices do not win back"
             )
         if aspect == "size":
-            return left_wide(report, self.technique)
+            scales = "each channel and each row of a table has a scale of its own, and normalisation stays wide"
+            return scales if self.embeddings else left_wide(report, self.technique)
         return "one range for all activations of a layer is set by its few largest values, and the rest lose precision"
 
     def quantize_torch(self, module: Any, keep: tuple[str, ...], context: BuildContext) -> tuple[Any, StepEffect]:

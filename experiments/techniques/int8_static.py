@@ -80,7 +80,8 @@ class Int8Static(Quantizer):
                 "values are converted to 8 bits and back around every quantized node, which small nodes don't win back"
             )
         if aspect == "size":
-            return left_wide(report, self.technique)
+            scales = "each channel and each row of a table has a scale of its own, and normalisation stays wide"
+            return scales if self.embeddings else left_wide(report, self.technique)
         return "activation ranges are fixed beforehand: values beyond are clipped, and wide ranges round the rest"
 
     def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:

@@ -84,7 +84,8 @@ class SmoothQuant(Quantizer):
                 "activations are smoothed and quantized at each call, which small matrices do not win back"
             )
         if aspect == "size":
-            return left_wide(report, self.technique)
+            scales = "each channel and each row of a table has a scale of its own, and normalisation stays wide"
+            return scales if self.embeddings else left_wide(report, self.technique)
         return "outliers of single tokens are in no channel's factor, and weights take over what activations lose"
 
     def quantize_torch(self, module: Any, keep: tuple[str, ...], context: BuildContext) -> tuple[Any, StepEffect]:

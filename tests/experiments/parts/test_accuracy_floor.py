@@ -17,8 +17,9 @@ from experiments.parts.torch_session import TorchSession
 from experiments.protocols import BuildContext, Task
 from experiments.records import ExperimentError, FailureKind, StepEffect
 from experiments.techniques.int8_dynamic import Int8Dynamic
-from tests.experiments.building import outputs_of
+from tests.experiments.building import outputs_of, vit
 from tests.experiments.calibrating import calibrating
+from tests.experiments.techniques.training import training
 
 
 class Coarse(torch.nn.Module):
@@ -140,6 +141,14 @@ def test_a_floor_that_holds_anyway_keeps_nothing_and_still_tells_sensitivities(t
     assert effect.summary.startswith("14 of 14 linear layers quantized; max_drop 0.05 held on 48 calibration rows")
     assert len(effect.sensitivity) == 14
     assert not any(row.kept for row in effect.sensitivity)
+
+
+def test_images_have_a_floor_too(tmp_path: Path) -> None:
+    ready = training(tmp_path, "image-classification")
+    ready = replace(ready, facts=replace(ready.facts, labels=tuple(map(str, range(10)))))
+    _, effect = Int8Dynamic(max_drop=0.2).apply_torch(vit(), ready)
+    assert "accuracy loses" in effect.summary
+    assert len(effect.sensitivity) == 13
 
 
 def test_a_floor_that_no_choice_holds_is_a_failure_with_the_figures(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from experiments.records import ExperimentError, FailureKind, StepEffect
 from experiments.runtimes.onnxruntime import OnnxRuntime
 from experiments.runtimes.torch_eager import TorchEager
 from experiments.techniques.int8_static import Int8Static
-from tests.experiments.building import context, cosine, outputs_of
+from tests.experiments.building import context, cosine, gpt2, outputs_of, vit
 from tests.experiments.calibrating import calibrating, exported
 from tests.experiments.onnx_files import matrix, write
+from tests.experiments.techniques.training import training
 
 METHODS: tuple[Literal["minmax", "entropy", "percentile"], ...] = ("minmax", "entropy", "percentile")
 
@@ -48,6 +49,27 @@ def test_real_exports_answer_like_their_source_and_say_what_was_done(
     assert weights_bytes(target) < weights_bytes(source)
     kinds = {node.op_type for node in load_graph(target).graph.node}
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+
+
+def test_gpt2s_projections_are_quantized_in_a_graph_too(tmp_path: Path) -> None:
+    """FC-013: Conv1D is exported as Gemm over (in, out) matrices; the tied head stays float."""
+    _, ready = calibrating(tmp_path, "text-generation")
+    module = gpt2()
+    source, target = exported(module, ready, tmp_path)
+    effect = Int8Static(rows=8).apply_onnx(source, target, ready)
+    assert (effect.changed, effect.of, list(effect.kept)) == (8, 9, ["lm_head"])
+    OnnxRuntime().finish(target.parent, ready)
+    inputs = {"input_ids": np.array([[4, 9, 12, 30, 5]]), "attention_mask": np.ones((1, 5), np.int64)}
+    answers = OnnxRuntime().open(target.parent, "cpu", 1).forward(inputs)
+    assert cosine(outputs_of(module, "text-generation", inputs), answers) > 0.99
+
+
+def test_images_calibrate_products_and_convolutions(tmp_path: Path) -> None:
+    ready = training(tmp_path, "image-classification")
+    source, target = exported(vit(), ready, tmp_path)
+    effect = Int8Static(convolutions=True, rows=16).apply_onnx(source, target, ready)
+    assert effect.summary.startswith("14 of 14 linear layers and convolutions quantized")
+    assert "on 16 calibration rows" in effect.summary
 
 
 def test_one_pass_over_the_rows_serves_all_methods_and_every_keep(tmp_path: Path) -> None:
