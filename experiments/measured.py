@@ -22,7 +22,7 @@ from experiments.child import Handler, Reply, peak_rss
 from experiments.parts.packs import Pack
 from experiments.parts.padded_rows import Arrays
 from experiments.parts.pooling import pooled
-from experiments.protocols import DeviceKind, Runtime, Session, Task
+from experiments.protocols import AdapterSession, DeviceKind, Runtime, Session, Task
 from experiments.records import ExperimentError, FailureKind
 
 
@@ -36,6 +36,7 @@ def handlers(reply: Reply) -> dict[str, Handler]:
         "warm": process.warm,
         "block": process.block,
         "memory": process.memory,
+        "adapters": process.adapters,
         "evaluate": process.evaluate,
     }
 
@@ -71,6 +72,7 @@ class _Measured:
         self._pack: Pack
         self._requests: Arrays
         self._next = 0
+        self._folder: Path
         self._new_tokens = 0
         self._cuda = False
 
@@ -87,7 +89,8 @@ class _Measured:
     ) -> dict[str, Any]:
         started = time.monotonic_ns()
         loaded: Runtime = TypeAdapter(catalog.union("runtime")).validate_python(runtime)
-        self._session = loaded.open(Path(folder), device, threads)
+        self._folder = Path(folder)
+        self._session = loaded.open(self._folder, device, threads)
         self._task = task
         self._pack = Pack(Path(pack))
         self._requests = self._pack.requests()  # in memory, so that timing never waits for the disk
@@ -164,6 +167,17 @@ class _Measured:
             "tokens_out": self._new_tokens * batch_size * requests if generating else 0,
             "wall_ns": wall,
         }
+
+    def adapters(self, *, batch_size: int) -> dict[str, Any]:
+        """What several adapters on one base cost and answer; empty if the artifact has fewer than two."""
+        session = self._session
+        if not isinstance(session, AdapterSession) or len(session.adapters()) < 2:
+            return {}
+        from experiments.parts.adapter_readings import adapter_readings
+
+        rows = self._batch(max(batch_size, len(session.adapters())))
+        device: DeviceKind = "cuda" if self._cuda else "cpu"
+        return {"readings": adapter_readings(session, self._folder, rows, self._pack.probe(), self._task, device)}
 
     def memory(self) -> dict[str, Any]:
         """Peaks of this fresh process up to now; it starts no children (the count proves it)."""

@@ -466,6 +466,7 @@ class _Run:
         )
         sides = {side.name: side for side in self._sides}
         baseline = self._baseline
+        adapters = sides["candidate"].call("adapters", batch_size=max(self.spec.workload.batch_sizes))
         self._seen = Observations(
             spec=self.spec,
             task=self._task,
@@ -476,6 +477,7 @@ class _Run:
             memory=sides["candidate"].memory,
             baseline_memory=sides["baseline"].memory if "baseline" in sides else {},
             compilation={k: v for k, v in sides["candidate"].memory.items() if k in _COMPILATION},
+            adapters=adapters.get("readings", {}),
             weights_bytes=sides["candidate"].opened.get("weights_bytes"),
             pack=self._pack.manifest,
             ceilings=self._ceilings,

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 from pydantic import Field as PydanticField
@@ -399,6 +399,20 @@ class Session(Protocol):
         """Device memory peaks in bytes: torch_peak_allocated, torch_peak_reserved (None where not applicable)."""
 
 
+@runtime_checkable
+class AdapterSession(Session, Protocol):
+    """A session that may hold several adapters on one base model."""
+
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters that can be switched to; empty if there are none, or if they can't be switched here."""
+
+    def use_adapter(self, name: str) -> None:
+        """Let the adapter ``name`` answer from now on."""
+
+    def forward_mixed(self, inputs: Mapping[str, npt.NDArray[Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
+        """As ``forward``, each row through the adapter that ``names`` gives for it."""
+
+
 class Runtime(Plugin):
     """What runs an artifact. ``kind`` is the discriminator."""
 
@@ -515,6 +529,7 @@ class Observations:
     ``candidate`` and ``baseline`` outputs are over the same pack. ``pack`` is the manifest of the evaluation pack
     (protocol, hashes, n_bytes, n_tokens, class names). ``memory`` is the measured process's own reading.
     ``compilation`` is what the candidate's first process compiled, from nothing (``Session.compilation``).
+    ``adapters`` is what several adapters on one base cost and answer (``parts.adapter_readings``).
     ``work`` = {"flops_per_sample": .., "flops_per_token": .., "bytes_per_step": .., "zeros": .. (zero weights)} where
     known. ``devices`` are the leased ones, for the price.
     """
@@ -528,6 +543,7 @@ class Observations:
     memory: dict[str, Any] = field(default_factory=dict)
     baseline_memory: dict[str, Any] = field(default_factory=dict)
     compilation: dict[str, float] = field(default_factory=dict)
+    adapters: dict[str, Any] = field(default_factory=dict)
     weights_bytes: int | None = None
     candidate: Outputs = field(default_factory=Outputs)
     baseline: Outputs | None = None

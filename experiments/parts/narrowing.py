@@ -170,7 +170,7 @@ class _Cut:
             for dim, found in enumerate(self._axes[name])
             if found == axis and self._block_of(name.rpartition(".")[0]) == (block, self._anatomy.heads_out)
         )
-        return size // read
+        return size // int(read)
 
     def _index(self, axis: str, size: int) -> torch.Tensor:
         chosen = self._indices[axis]

@@ -46,9 +46,18 @@ def load_module(folder: Path, device: str) -> Any:
     Raises:
         ExperimentError: ``bad_model`` naming what is missing or does not fit.
     """
+    from experiments.parts.adapters import adapter_folders, with_adapters
+
+    module, adapters = base_module(folder), adapter_folders(folder)
+    if adapters:
+        module = with_adapters(module, adapters)
+    return module.eval().to(device)
+
+
+def base_module(folder: Path) -> Any:
+    """The model in ``folder`` without the adapters that lie beside it, on the CPU. Raises as :func:`load_module`."""
     import transformers
 
-    from experiments.parts.adapters import adapter_folders, with_adapters
     from experiments.parts.artifact_card import read_config
 
     names = read_config(folder).get("architectures") or ["none"]
@@ -59,12 +68,7 @@ def load_module(folder: Path, device: str) -> Any:
             f"transformers {transformers.__version__} has no class {names[0]!r}, which config.json asks for",
             fix="Choose a model whose architecture this version of transformers knows.",
         )
-    packed = (folder / QUANTIZATION).is_file()
-    module = _load_packed(folder) if packed else _load_plain(architecture, folder)
-    adapters = adapter_folders(folder)
-    if adapters:
-        module = with_adapters(module, adapters)
-    return module.eval().to(device)
+    return _load_packed(folder) if (folder / QUANTIZATION).is_file() else _load_plain(architecture, folder)
 
 
 def _load_plain(architecture: Any, folder: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +98,32 @@ class TorchSession:
             "threads": torch.get_num_threads(),
         }
 
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters beside the base model; none where it is compiled, since each would be compiled anew."""
+        from experiments.parts.adapters import held, names_of
+
+        model = held(self._module) if self._call is self._module else None
+        return names_of(model) if model is not None else ()
+
+    def use_adapter(self, name: str) -> None:
+        """See ``protocols.AdapterSession.use_adapter``."""
+        from experiments.parts.adapters import held
+
+        model = held(self._module)
+        if model is None:
+            raise ExperimentError(FailureKind.UNSUPPORTED, f"there is no adapter {name!r}: the model has none")
+        model.set_adapter(name)
+
+    def forward_mixed(self, inputs: Mapping[str, npt.NDArray[Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
+        """See ``protocols.AdapterSession.forward_mixed``."""
+        from experiments.parts.adapters import held
+
+        model = held(self._module)
+        if model is None:
+            raise ExperimentError(FailureKind.UNSUPPORTED, "a batch can't mix adapters: the model has none")
+        with torch.inference_mode():
+            return self._result(model(**self._feeds(inputs), adapter_names=list(names)))
+
     def compilation(self) -> dict[str, float]:
         """Nothing is compiled."""
         return {}
@@ -137,6 +163,9 @@ class TorchSession:
         return found[0] if found else None
 
     def _run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> Any:
+        return self._call(**self._feeds(inputs))
+
+    def _feeds(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         feeds: dict[str, Any] = {}
         for name, array in inputs.items():
             if name in self._accepts:
@@ -146,7 +175,7 @@ class TorchSession:
             feeds["use_cache"] = False
             if "position_ids" in self._accepts and "attention_mask" in inputs:
                 feeds["position_ids"] = torch.from_numpy(position_ids(inputs["attention_mask"])).to(self._device)
-        return self._call(**feeds)
+        return feeds
 
     def _result(self, output: Any) -> npt.NDArray[np.float32]:
         chosen = output.last_hidden_state if self._task == "feature-extraction" else output.logits
