@@ -15,18 +15,12 @@ import yaml
 
 from experiments import catalog
 from experiments.numbers import significant
+from experiments.parts.load_code import load_code
 from experiments.records import Label, Measurement, Report
 
 README = "README.md"
 SPEC = "spec.yaml"
 
-#: Task -> the class of transformers that opens a model of it, and an input to try it with.
-_AUTO = {
-    "text-classification": ("AutoModelForSequenceClassification", "text"),
-    "text-generation": ("AutoModelForCausalLM", "text"),
-    "feature-extraction": ("AutoModel", "text"),
-    "image-classification": ("AutoModelForImageClassification", "image"),
-}
 _MEANING = {
     Label.DENSE: "stored and computed as it is",
     Label.PACKED: "stored small and computed small",
@@ -185,138 +179,18 @@ def _value(value: Any) -> str:
 
 
 def _loading(report: Report) -> Iterable[str]:
-    artifact = report.artifact
-    if artifact is None:
+    if report.artifact is None:
         return
-    files = artifact.files
-    packages: tuple[str, ...]
-    if "adapter_config.json" in files:
-        how, packages = _adapter(report), ("torch", "transformers", "peft")
-    elif artifact.form == "onnx":
-        how, packages = _onnx(report, files), ("onnxruntime", "tokenizers", "numpy")
-    elif "load.py" in files:
-        how, packages = _packed(report, files), ("torch", "transformers", "safetensors")
-    else:
-        how, packages = _pretrained(report, files), ("torch", "transformers")
+    code, packages = load_code(report)
     yield "Steelyard is not needed. In this folder:"
     yield ""
     yield "```python"
-    yield from how
+    yield from code
     yield "```"
     versions = report.environment.libraries if report.environment else {}
     found = [(p, next((v for n, v in versions.items() if n == p or n.startswith(f"{p}-")), "")) for p in packages]
     yield ""
     yield f"Made and checked with {', '.join(f'{p} {v}'.strip() for p, v in found)}."
-
-
-def _auto(report: Report) -> tuple[str, str]:
-    return _AUTO.get(report.task, ("AutoModel", "text"))
-
-
-def _inputs(report: Report, tensors: str) -> list[str]:
-    """Lines that make ``inputs``: from a text, or an empty image of the right size."""
-    if _auto(report)[1] == "image":
-        return [
-            "# pixel_values: (batch, channels, height, width), prepared as preprocessor_config.json says",
-            "config = model.config",
-            "shape = (1, config.num_channels, *([config.image_size] * 2))",
-            'inputs = {"pixel_values": torch.zeros(shape, dtype=model.dtype)}',
-        ]
-    return [
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
-        f'inputs = tokenizer("A text to try it with", return_tensors="{tensors}")',
-    ]
-
-
-def _answer(report: Report) -> list[str]:
-    output = "last_hidden_state" if _auto(report)[0] == "AutoModel" else "logits"
-    return ["with torch.no_grad():", f"    print(model(**inputs).{output})"]
-
-
-def _imports(report: Report, model: str) -> str:
-    names = [model] if model else []
-    if _auto(report)[1] == "text":
-        names.append("AutoTokenizer")
-    return f"from transformers import {', '.join(sorted(names))}" if names else ""
-
-
-def _pretrained(report: Report, files: dict[str, int]) -> list[str]:
-    name = _auto(report)[0]
-    return [
-        "import torch",
-        _imports(report, name),
-        "",
-        f'model = {name}.from_pretrained(".", dtype="auto").eval()',
-        *_inputs(report, "pt"),
-        *_answer(report),
-    ]
-
-
-def _packed(report: Report, files: dict[str, int]) -> list[str]:
-    imports = [line for line in (_imports(report, ""),) if line]
-    return [
-        "import torch",
-        *imports,
-        "",
-        "from load import load  # load.py beside the weights: the packed layers, in plain torch",
-        "",
-        "model = load()",
-        *_inputs(report, "pt"),
-        *_answer(report),
-    ]
-
-
-def _adapter(report: Report) -> list[str]:
-    name = _auto(report)[0]
-    env = report.environment
-    base = env.model if env else "the source model"
-    revision = f", revision={env.model_revision!r}" if env and env.model_revision else ""
-    return [
-        "import torch",
-        "from peft import PeftModel",
-        _imports(report, name),
-        "",
-        "# the adapter needs its base model; fetch it or name its folder",
-        f"base = {name}.from_pretrained({base!r}{revision})",
-        'model = PeftModel.from_pretrained(base, ".").eval()',
-        *_inputs(report, "pt"),
-        *_answer(report),
-    ]
-
-
-def _onnx(report: Report, files: dict[str, int]) -> list[str]:
-    lines = ["import numpy as np", "import onnxruntime"]
-    if _auto(report)[1] == "text":
-        lines.append("from tokenizers import Tokenizer")
-    lines += [
-        "",
-        'session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])',
-        "wanted = {value.name: value for value in session.get_inputs()}",
-        "print({name: (value.type, value.shape) for name, value in wanted.items()})",
-    ]
-    if _auto(report)[1] == "image":
-        lines += [
-            "# pixel_values: (batch, channels, height, width), prepared as preprocessor_config.json says",
-            'shape = [1 if isinstance(n, str) else n for n in wanted["pixel_values"].shape]',
-            'print(session.run(None, {"pixel_values": np.zeros(shape, np.float32)})[0])',
-        ]
-    else:
-        lines += [
-            'encoded = Tokenizer.from_file("tokenizer.json").encode("A text to try it with")',
-            "given = {",
-            '    "input_ids": np.array([encoded.ids], np.int64),',
-            '    "attention_mask": np.ones((1, len(encoded.ids)), np.int64),',
-            '    "token_type_ids": np.array([encoded.type_ids], np.int64),',
-            '    "position_ids": np.arange(len(encoded.ids), dtype=np.int64)[None],',
-            "}",
-            "for name, value in wanted.items():  # an empty key-value cache, where the graph has one",
-            '    if name.startswith("past_key_values"):',
-            "        batch, heads, _, width = value.shape",
-            '        dtype = np.float16 if "float16" in value.type else np.float32',
-            "        given[name] = np.zeros((1, heads, 0, width), dtype)",
-            "print(session.run(None, {name: given[name] for name in wanted})[0])",
-        ]
-    return lines
 
 
 # --------------------------------------------------------------------------------------------------------- metrics

@@ -76,7 +76,28 @@ MADE: tuple[tuple[Technique, Runtime], ...] = (
 )
 
 
+def with_an_adapter(tmp_path: Path) -> Path:
+    """A base model with a LoRA adapter beside it, whose every weight is random."""
+    from peft import LoraConfig, get_peft_model
+
+    from experiments.parts.adapters import hold
+
+    model = tiny_classifier(tmp_path / "model", WORDS, ("neg", "pos"))
+    settings = LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
+    module = hold(get_peft_model(load_module(model, "text-classification"), settings))
+    files = tmp_path / "files"
+    files.mkdir()
+    ready = context(tmp_path / "build", "text-classification", source=model)
+    TorchEager().save(module.eval(), files, ready, ())
+    copy_companions(model, files)
+    TorchEager().finish(files, ready)
+    card.write_card(files, report(Bf16(), TorchEager(), files))
+    return files
+
+
 def test_artifacts_give_the_same_predictions_where_steelyard_is_not_installed(tmp_path: Path) -> None:
     folders = [built(tmp_path / str(n), technique, runtime) for n, (technique, runtime) in enumerate(MADE)]
-    for folder, (_, runtime), found in zip(folders, MADE, outside.answers(folders, TEXTS), strict=True):
+    folders.append(with_an_adapter(tmp_path / "adapter"))
+    runtimes = [*(runtime for _, runtime in MADE), TorchEager()]
+    for folder, runtime, found in zip(folders, runtimes, outside.answers(folders, TEXTS), strict=True):
         np.testing.assert_allclose(found, outside.own_answers(folder, runtime, TEXTS), rtol=1e-4, atol=1e-4)

@@ -37,6 +37,9 @@ SHOWN = (
     "cost_per_1m_tokens_usd",
     "share_of_limit",
     "compile_s",
+    "adapters_memory_ratio",
+    "adapter_switch_ms",
+    "adapters_mixed_slowdown",
 )
 
 _BELOW = frozenset(COMPARED_BY.values()) - frozenset(SPEEDUPS)
