@@ -71,6 +71,7 @@ class Row:
     experiment: str
     techniques: tuple[str, ...]
     cells: tuple[Cell, ...]
+    cost_claim: str  # what the claimed speed would cost, since a request costs its time
     cost: float | None
     memory: float | None
     note: str
@@ -144,6 +145,7 @@ def _row(
         experiment=report.experiment,
         techniques=tuple(step.title or step.technique for step in steps),
         cells=cells,
+        cost_claim=_cost_claim(_product([step.textbook.speedup for step in steps])),
         cost=next((r for name in COSTS if (r := _relative(report, baseline, name, batch)) is not None), None),
         memory=_relative(report, baseline, "rss_tree_peak_bytes", batch),
         note=_runtime_note(report, study, batch),
@@ -320,6 +322,13 @@ def _times(claimed: tuple[float, float] | None, word: str) -> str:
         return {"faster": "as fast as before", "smaller": "as large as before"}[word]
     low, high = map(_short, claimed)
     return f"{low}x {word}" if low == high else f"{low}x to {high}x {word}"
+
+
+def _cost_claim(speedup: tuple[float, float] | None) -> str:
+    if speedup is None or speedup == (1.0, 1.0):
+        return ""
+    low, high = _short(1 / speedup[1]), _short(1 / speedup[0])
+    return f"{low}x" if low == high else f"{low}x to {high}x"
 
 
 def _short(value: float) -> str:

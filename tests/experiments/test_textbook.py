@@ -179,6 +179,7 @@ def test_a_step_of_another_version_is_left_out_and_breaks_nothing() -> None:
 def test_cost_is_relative_to_the_baseline() -> None:
     made = row(report(found=(measured("cost_per_1k_requests_usd", 0.02),)))
     assert made.cost == pytest.approx(0.5)
+    assert made.cost_claim == "0.25x to 0.67x"
 
 
 def test_terminal_and_markdown_have_a_line_for_each() -> None:
