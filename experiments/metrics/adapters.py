@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from experiments.parts.readings import reading
 from experiments.protocols import Metric, MetricDefinition, Observations
 from experiments.records import Measurement
-from experiments.stats import Ratio, Undefined, block_percentile, ratio_of_medians
+from experiments.stats import Undefined, block_percentile, ratio_of_medians
 
 _MS = 1e6  # nanoseconds
 _LORA = "Hu et al., arXiv:2106.09685, section 4.2; batches that mix adapters: Punica, Chen et al., arXiv:2310.18547."
@@ -87,51 +87,77 @@ DIFFERENCE = MetricDefinition(
 )
 
 
-class Adapters(Metric):
-    """What n adapters on one base save and cost; told only of artifacts that hold several."""
+_TASKS = frozenset({"text-classification", "image-classification", "text-generation"})
+_ABSENT = Undefined("the artifact does not hold several adapters")
 
-    definitions: ClassVar[tuple[MetricDefinition, ...]] = (
-        BYTES, MERGED, OF_ONE, SWITCH, MIXED, SINGLE, SLOWDOWN, DIFFERENCE,
-    )  # fmt: skip
-    tasks: ClassVar[frozenset[str]] = frozenset({"text-classification", "image-classification", "text-generation"})
+
+class AdapterMemory(Metric):
+    """What n adapters on one base need, against as many merged models."""
+
+    definitions: ClassVar[tuple[MetricDefinition, ...]] = (BYTES, MERGED, OF_ONE)
+    tasks: ClassVar[frozenset[str]] = _TASKS
 
     def measure(self, seen: Observations) -> list[Measurement]:
-        """Nothing for an artifact without several adapters: it has no such numbers."""
-        if not seen.adapters:
-            return []
-        told, seed = seen.adapters, seen.spec.seed
-        names, merged = told["names"], told["merged_bytes"]
-        at = {"adapters": len(names)}
-        batch = {**at, "batch_size": told["rows"]}
-        mixed = [[ns / _MS for ns in block] for block in told["mixed_ns"]]
-        single = [[ns / _MS for ns in block] for block in told["single_ns"]]
-        switches = tuple(ns / _MS for ns in told["switch_ns"])
-        whole = told["bytes"] / sum(merged)
-        slower = ratio_of_medians(list(zip(mixed, single, strict=True)), seed)
-        many = f"{len(names)} adapters ({', '.join(names)})"
+        """One number each."""
+        told = seen.adapters
+        if not told:
+            return [reading(definition, _ABSENT) for definition in self.definitions]
+        names, merged, at = told["names"], told["merged_bytes"], _point(told)
+        share = told["bytes"] / sum(merged)
         return [
-            reading(BYTES, float(told["bytes"]), at=at, note=f"{many} and their base"),
-            reading(
-                MERGED,
-                float(sum(merged)),
-                at=at,
-                note=f"{len(names)} merged models; the adapters need {whole:.1%} of it",
-            ),
+            reading(BYTES, float(told["bytes"]), at=at, note=f"the base and {', '.join(names)}"),
+            reading(MERGED, float(sum(merged)), at=at, note=f"the adapters on one base need {share:.1%} of it"),
             reading(OF_ONE, told["bytes"] / max(merged), at=at, note=f"{len(names)} merged models are {len(names)} x"),
-            reading(SWITCH, block_percentile([[ns] for ns in switches], 50, seed), at=at, samples=switches),
-            reading(MIXED, block_percentile(mixed, 50, seed), at=batch, samples=tuple(t for b in mixed for t in b)),
-            reading(SINGLE, block_percentile(single, 50, seed), at=batch, samples=tuple(t for b in single for t in b)),
-            _slowdown(slower, batch),
-            reading(
-                DIFFERENCE,
-                told["difference"],
-                at=at,
-                note=f"over the probe; against the merged models {told['merged_difference']:.3g}",
-            ),
         ]
 
 
-def _slowdown(ratio: Ratio | Undefined, at: dict[str, int]) -> Measurement:
-    if isinstance(ratio, Undefined):
-        return reading(SLOWDOWN, ratio, at=at)
-    return reading(SLOWDOWN, ratio.value, at=at, interval=ratio.interval, n=ratio.n_pairs)
+class AdapterLatency(Metric):
+    """What switching and mixing adapters takes."""
+
+    definitions: ClassVar[tuple[MetricDefinition, ...]] = (SWITCH, MIXED, SINGLE, SLOWDOWN)
+    tasks: ClassVar[frozenset[str]] = _TASKS
+
+    def measure(self, seen: Observations) -> list[Measurement]:
+        """All samples are kept on the medians."""
+        told, seed = seen.adapters, seen.spec.seed
+        if not told:
+            return [reading(definition, _ABSENT) for definition in self.definitions]
+        at = _point(told)
+        batch = {**at, "batch_size": told["rows"]}
+        switches = tuple(ns / _MS for ns in told["switch_ns"])
+        mixed, single = ([[ns / _MS for ns in block] for block in told[key]] for key in ("mixed_ns", "single_ns"))
+        found = ratio_of_medians(list(zip(mixed, single, strict=True)), seed)
+        slower = (
+            reading(SLOWDOWN, found, at=batch)
+            if isinstance(found, Undefined)
+            else reading(SLOWDOWN, found.value, at=batch, interval=found.interval, n=found.n_pairs)
+        )
+        return [
+            reading(SWITCH, block_percentile([[ms] for ms in switches], 50, seed), at=at, samples=switches),
+            reading(MIXED, block_percentile(mixed, 50, seed), at=batch, samples=_joined(mixed)),
+            reading(SINGLE, block_percentile(single, 50, seed), at=batch, samples=_joined(single)),
+            slower,
+        ]
+
+
+class AdapterFidelity(Metric):
+    """Whether adapters disturb each other."""
+
+    definitions: ClassVar[tuple[MetricDefinition, ...]] = (DIFFERENCE,)
+    tasks: ClassVar[frozenset[str]] = _TASKS
+
+    def measure(self, seen: Observations) -> list[Measurement]:
+        """Over the probe."""
+        told = seen.adapters
+        if not told:
+            return [reading(DIFFERENCE, _ABSENT)]
+        note = f"over the probe; against the merged models {told['merged_difference']:.3g}"
+        return [reading(DIFFERENCE, told["difference"], at=_point(told), note=note)]
+
+
+def _point(told: dict[str, Any]) -> dict[str, str | int | float]:
+    return {"adapters": len(told["names"])}
+
+
+def _joined(blocks: list[list[float]]) -> tuple[float, ...]:
+    return tuple(value for block in blocks for value in block)

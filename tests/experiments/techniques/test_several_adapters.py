@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.metrics.adapters import Adapters
+from experiments.metrics.adapters import AdapterFidelity, AdapterLatency, AdapterMemory
 from experiments.parts.adapter_readings import adapter_readings
 from experiments.parts.tied_weights import unique_bytes
 from experiments.protocols import AdapterSession, Host
@@ -78,18 +78,19 @@ def test_an_adapter_that_answers_otherwise_beside_others_is_a_failure(artifact: 
 
 def test_the_numbers_are_told_with_samples_and_intervals(readings: dict[str, Any]) -> None:
     seen = observations(adapters=readings)
-    told = {m.metric: m for m in Adapters().measure(seen)}
-    assert told.keys() == {d.name for d in Adapters.definitions}
+    told = {m.metric: m for kind in (AdapterMemory, AdapterLatency, AdapterFidelity) for m in kind().measure(seen)}
     ratio = told["adapters_memory_ratio"].value
     assert ratio is not None and 1 < ratio < 1.2 and told["adapters_memory_ratio"].at == {"adapters": 3}
     assert len(told["adapter_switch_ms"].samples or ()) == 30
     mixed = told["adapters_mixed_latency_ms"]
     assert mixed.at == {"adapters": 3, "batch_size": 4} and len(mixed.samples or ()) == 24
     assert told["adapters_mixed_slowdown"].interval is not None
+    assert told["adapters_max_difference"].value == readings["difference"]
 
 
-def test_an_artifact_without_several_adapters_tells_nothing_of_them() -> None:
-    assert Adapters().measure(observations()) == []
+def test_an_artifact_without_several_adapters_says_so() -> None:
+    (missing,) = AdapterFidelity().measure(observations())
+    assert missing.reason == "the artifact does not hold several adapters"
 
 
 @pytest.mark.slow
@@ -117,7 +118,6 @@ def test_a_study_measures_them_in_fresh_processes(tmp_path: Path) -> None:
     ratio, difference = (three.find(name) for name in ("adapters_memory_ratio", "adapters_max_difference"))
     assert ratio is not None and ratio.value is not None and ratio.value < 1.2
     assert difference is not None and difference.value is not None and difference.value <= 1e-5
-    assert reports["tuned"].find("adapters_bytes") is None
     for report in (three, reports["tuned"], reports["student"]):
         assert report.canary is not None and report.canary.passed
         assert report.canary.round_trip_difference is not None and report.canary.round_trip_difference <= 1e-5
