@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from experiments import catalog
+from experiments.parts.checkpoints import Checkpoints
+from experiments.parts.quantizer import Quantizer
 from experiments.parts.recipe import plan
 from experiments.protocols import Ask, ModelFacts, Task
 from experiments.records import ExperimentError, FailureKind
@@ -126,3 +129,43 @@ def test_features_quantized_weights_and_long_rows_are_refused_at_submission() ->
     assert "more than the 8 tokens" in (STEP.refuse(ask("text-classification", max_length=8)) or "")
     assert STEP.refuse(ask("text-classification", max_length=512)) is None
     assert STEP.needs() == {"train"}
+
+
+QUANTIZERS = [c for c in catalog.plugins("technique").values() if issubclass(c, Quantizer) and "cpu" in c.devices]
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda c: c.model_fields["technique"].default)
+def test_every_quantizers_rounding_can_be_learnt(quantizer: Any, tmp_path: Path) -> None:
+    step = STEP.model_copy(update={"steps": 2})
+    context = training(tmp_path, "text-classification", through=quantizer())
+    before = state(bert())
+    module, effect = step.apply_torch(bert(), context)
+    assert "through the rounding of" in effect.summary and " in 14 linear layers" in effect.summary
+    weight = "bert.encoder.layer.0.attention.self.query.weight"
+    assert not torch.equal(state(module)[weight], before[weight]), "gradients pass through the rounding"
+    assert state(module).keys() == before.keys()
+
+
+def test_a_stopped_fine_tuning_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def stop(fraction: float, message: str = "", left: float | None = None) -> None:
+        seen.append(message)
+        if "step 7 of 12" in message:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.parts.learning._TELL_EVERY", 0.0)
+    monkeypatch.setattr(Checkpoints, "due", lambda self, step, steps: True)
+    with pytest.raises(KeyboardInterrupt):
+        STEP.apply_torch(bert(), training(tmp_path, "text-classification", checkpoints=tmp_path / "c", progress=stop))
+    tell = {"progress": lambda fraction, message="", left=None: seen.append(message)}
+    seen.clear()
+    resumed, effect = STEP.apply_torch(
+        bert(), training(tmp_path, "text-classification", checkpoints=tmp_path / "c", **tell)
+    )
+    assert seen[0].startswith("finetune: step 7 of 12") and len(seen) == 6
+    whole, expected = STEP.apply_torch(bert(), training(tmp_path, "text-classification"))
+    assert effect.losses == expected.losses
+    assert all(torch.equal(p, state(whole)[name]) for name, p in state(resumed).items())
