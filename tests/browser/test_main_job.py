@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from experiments.spec import parse
 from tests.browser.conftest import Screen
 from tests.browser.watching import Watched
 
@@ -96,6 +99,57 @@ def test_an_experiment_is_read_searched_and_run_again(screen: Screen, studied: s
     expect(dialog).to_be_hidden()
     expect(page.locator("#experiment-status")).to_contain_text("succeeded")
     assert screen.console.complaints == []
+
+
+def test_the_optimized_model_is_downloaded_with_its_card_and_spec(screen: Screen, studied: str, tmp_path: Path) -> None:
+    page = screen.open(studied)
+    page.locator("#experiments").get_by_role("link", name="int8-dynamic-onnxruntime").click()
+    with page.expect_download() as begun:
+        page.get_by_role("link", name=re.compile("^Download, ")).first.click()
+    begun.value.save_as(tmp_path / "model.zip")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        assert archive.testzip() is None
+        folder = "int8-dynamic-onnxruntime"
+        names = set(archive.namelist())
+        assert {f"{folder}/{name}" for name in ("README.md", "spec.yaml", "model.onnx", "tokenizer.json")} <= names
+        assert b"onnxruntime.InferenceSession" in archive.read(f"{folder}/README.md")
+        assert [v.name for v in parse(archive.read(f"{folder}/spec.yaml")).experiments] == ["fp32", folder]
+    assert screen.console.complaints == []
+
+
+def test_a_recipe_of_several_steps_is_written_and_moved_by_keyboard(screen: Screen) -> None:
+    page = screen.open("/studies/new")
+    page.get_by_label("Sequence length").fill("64")
+    page.get_by_role("button", name="Add a recipe").press("Enter")
+    first = page.locator("#chain-0-0-technique")
+    expect(first).to_be_focused()
+    first.select_option("int8-dynamic")
+    page.locator("#chain-0-0-settings summary").click()
+    keep = page.locator("#f-chain-0-0-keep")
+    keep.fill("classifier")
+    page.get_by_role("button", name="Add a step to recipe 1").press("Enter")
+    second = page.locator("#chain-0-1-technique")
+    expect(second).to_be_focused()
+    second.select_option("prune-magnitude")
+    expect(page.locator("#f-chain-0-1-amount")).to_have_count(1)
+    expect(page.locator("#chain-0-error")).to_contain_text("prune-magnitude can't come after int8-dynamic")
+    expect(page.get_by_role("heading", name="One thing to mend first")).to_be_visible()
+    page.get_by_role("button", name="Move step 2 up").press("Enter")
+    expect(page.locator("#chain-0-error")).to_be_empty()
+    expect(page.get_by_role("button", name="Move step 1 down")).to_be_focused()
+    expect(page.locator(".chain select").first).to_have_value("prune-magnitude")
+    expect(keep).to_have_value("classifier")
+    expect(page.get_by_label("Sequence length")).to_have_value("64")
+    expect(page.locator("#yaml")).to_contain_text("name: prune-magnitude-int8-dynamic")
+    amount = page.locator("#f-chain-0-1-amount")
+    if not amount.is_visible():
+        page.locator("#chain-0-1-settings summary").click()
+    amount.fill("7")
+    expect(page.locator("#f-chain-0-1-amount-error")).to_contain_text("less than")
+    page.get_by_role("button", name="Remove step 1").press("Enter")
+    expect(page.locator(".chain > li")).to_have_count(1)
+    expect(page.get_by_role("button", name="Add a step to recipe 1")).to_be_focused()
+    assert [c for c in screen.console.complaints if "sendAbort" not in c and "afterRequest" not in c] == []
 
 
 def test_errors_stand_at_their_fields_while_one_types(screen: Screen) -> None:
