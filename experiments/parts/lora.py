@@ -83,9 +83,10 @@ def adapted(module: Any, step: Lora, context: BuildContext) -> tuple[Any, StepEf
                 *warnings,
                 f"latency and quality are those of {names[0]}, which is active; see the adapters' own numbers",
             )
-    said.append(
-        ("their mean merged" if step.adapters > 1 else "merged") if step.merge else "kept beside the base model"
-    )
+    if step.merge:
+        said.append("their mean merged" if step.adapters > 1 else "merged")
+    else:
+        said.append(f"kept beside the base model {context.facts.name}")
     effect = StepEffect(
         technique=step.technique,
         summary="; ".join(said),
