@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -76,6 +76,20 @@ def _own(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return named | {name: b for name, b in module.named_buffers() if hasattr(b, "untyped_storage")}
 
 
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU, copied only where they share a storage: safetensors takes none that do."""
+    ready: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage()
+        if storage.nbytes() != plain.numel() * plain.element_size() or storage.data_ptr() in seen:
+            plain = plain.clone()
+        seen.add(plain.untyped_storage().data_ptr())
+        ready[name] = plain
+    return ready
+
+
 @dataclass
 class Checkpoints:
     """The checkpoints of one training below ``folder``; only the latest one is kept.
@@ -107,10 +121,7 @@ class Checkpoints:
         scratch = self.folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
-        # Tensors that share a storage (views of one buffer) are written apart.
-        save_file(
-            {name: t.detach().cpu().contiguous().clone() for name, t in state.tensors.items()}, scratch / _TENSORS
-        )
+        save_file(_apart(state.tensors), scratch / _TENSORS)
         (scratch / _STATE).write_text(json.dumps({"losses": state.losses}))
         for name in (_TENSORS, _STATE):
             with (scratch / name).open("rb") as handle:
