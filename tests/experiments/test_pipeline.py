@@ -225,3 +225,17 @@ def test_a_timeout_is_typed_and_leaves_no_process(tmp_path: Path, host: Host) ->
     assert report.failure is not None
     assert report.failure.kind is FailureKind.TIMEOUT
     assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.mark.slow
+def test_the_spec_beside_a_kept_artifact_makes_the_same_bytes_again(tmp_path: Path) -> None:
+    spec = classifier_study(
+        tmp_path, [{"name": "int8 / ort", "recipe": [{"technique": "int8-dynamic"}], "runtime": "onnxruntime"}]
+    )
+    first = run_study(spec, Host(cache=tmp_path / "cache", offline=True), artifacts=tmp_path / "kept")
+    folder = tmp_path / "kept" / "int8---ort"
+    assert (folder / "README.md").read_text().startswith("# int8 / ort\n")
+    again = run_study(parse((folder / "spec.yaml").read_text()), Host(cache=tmp_path / "another cache", offline=True))
+    made, before = (by_name(r)["int8 / ort"].artifact for r in (again, first))
+    assert made is not None and before is not None
+    assert made.sha256 == before.sha256

@@ -45,6 +45,15 @@ def supervised(of: Experiment, habit: str) -> Experiment:
     return of
 
 
+def test_what_an_attempt_saved_is_in_the_storage_when_it_has_ended(experiment: Experiment, home: Path) -> None:
+    ended = supervised(experiment, "deliver")
+    assert ended.status == "succeeded"
+    artifact = selectors.artifact_of(ended)
+    assert artifact is not None
+    assert artifact.stored_at is not None
+    assert (home / "artifacts" / "ab" / ("ab" * 32) / "model.onnx").read_bytes() == b"weights"
+
+
 class Running:
     """A supervisor that runs an engine which never ends by itself."""
 
