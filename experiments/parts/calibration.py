@@ -112,9 +112,11 @@ def calibration_batches(
     encoded = encode_rows(rows, context, length=length)
     chosen = set(np.linspace(0, len(encoded) - 1, min(samples, len(encoded))).round().astype(int).tolist())
     longest = length or context.sequence_length
-    for several in encoded.in_order(max(1, BATCH_TOKENS // longest)):
-        if taken := [row for row in several if row in chosen]:
-            yield {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in encoded.batch(taken).items()}
+    size = max(1, BATCH_TOKENS // longest)
+    order = [row for several in encoded.in_order(size) for row in several if row in chosen]  # shortest rows first
+    for start in range(0, len(order), size):
+        batch = encoded.batch(order[start : start + size])
+        yield {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
 
 
 class _Enough(Exception):

@@ -88,7 +88,7 @@ class MaskPruner(Technique):
         share = zeros / parameter_count(module)
         summary = (
             f"{zeros / weights:.1%} of the weights in {changed} of {total} linear layers are zero "
-            f"({share:.1%} of all parameters){kept_in_words(kept)}"
+            f"({share:.1%} of all parameters){self.detail()}{kept_in_words(kept)}"
         )
         return module, StepEffect(
             technique=self.technique,
@@ -99,6 +99,10 @@ class MaskPruner(Technique):
             zeros=zeros,
             warnings=(*warnings, *_emptied(layers, after)),
         )
+
+    def detail(self) -> str:
+        """What a reader should know of how the weights were chosen, as a clause that starts with ', '."""
+        return ""
 
     @abstractmethod
     def zero(self, layers: list[LinearLayer], module: Any, context: BuildContext) -> tuple[str, ...]:

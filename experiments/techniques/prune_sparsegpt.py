@@ -43,6 +43,10 @@ class PruneSparseGPT(CalibratedPruner):
         loss=(0.0, 0.09),
     )
 
+    def detail(self) -> str:
+        """How much the Hessians were damped."""
+        return f", Hessians damped by {self.damping:.2g} of their mean diagonal"
+
     def zero(self, layers: list[LinearLayer], module: Any, context: BuildContext) -> tuple[str, ...]:
         """See ``MaskPruner.zero``. A layer whose Hessian can't be inverted is pruned by magnitude, and named."""
         import torch
@@ -73,7 +77,7 @@ class PruneSparseGPT(CalibratedPruner):
                     if count := int(factor.dead.sum()):
                         dead[layer.name] = count
                 context.progress(0.5 + 0.5 * (number + 1) / len(layers))
-        warnings = [f"Hessians damped by {self.damping:.2g} of their mean diagonal"]
+        warnings = []
         if dead:
             warnings.append(
                 f"{max(dead.values())} input channels were always 0 on the calibration rows, first in "
