@@ -99,7 +99,8 @@ def collect(source: Path, values: Collection[str], encoded: EncodedRows, context
     for number, batch in enumerate(batches):
         inputs = complete_inputs(session, encoded.batch(batch))
         feeds = {**empty_past(session, len(batch)), **inputs}
-        for name, value in zip(named, session.run(named, feeds), strict=True):
+        values_seen = session.run(named, feeds) if named else []  # an empty list would ask for all outputs
+        for name, value in zip(named, values_seen, strict=True):
             _look(name, value, histograms[name], channels)
         for name in values:
             if name in inputs:

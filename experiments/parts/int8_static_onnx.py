@@ -74,6 +74,7 @@ def quantize_statically(
     from experiments.parts.int8_onnx import quiet_quantizer
     from experiments.parts.int8_saturation import saturation_warning
     from experiments.parts.int8_torch import kept_in_words, tables_in_words
+    from experiments.parts.integer_kernels import integer_products
     from experiments.parts.linear_graph import nothing_changed, require_loads
     from experiments.parts.onnx_graph import LIMIT, load_graph, save_graph, weights_bytes
 
@@ -84,6 +85,7 @@ def quantize_statically(
     if not chosen:
         fix = "Name fewer layers in keep" + ("." if settings.convolutions else ", or set convolutions to true.")
         raise nothing_changed(settings.technique, graph, graph.model, fix)
+    _own_biases(graph, chosen)
     named = context.work / "int8-source"
     named.mkdir(parents=True, exist_ok=True)
     save_graph(graph.model, named / "model.onnx")
@@ -121,7 +123,14 @@ def quantize_statically(
     tables, wide_tables = quantize_tables(result, graph.asked) if settings.embeddings else ([], {})
     save_graph(result, target)
     require_loads(target, settings.technique, context.threads)
-    saturation = saturation_warning("onnx", reduce)
+    warnings = [*statistics.warnings()]
+    if wide := len(changed) - integer_products(target, context.threads):
+        warnings.append(
+            f"ONNX Runtime computes {wide} of the {len(changed)} quantized layers in float32: it found no integer "
+            "kernel for how they lie in the graph"
+        )
+    if saturation := saturation_warning("onnx", reduce):
+        warnings.append(saturation)
     layers = "linear layers and convolutions" if settings.convolutions else "linear layers"
     method = f"percentile {settings.percentile:g}" if settings.method == "percentile" else settings.method
     return StepEffect(
@@ -132,7 +141,7 @@ def quantize_statically(
         changed=len(changed),
         of=graph.total,
         kept=kept | wide_tables,
-        warnings=(*statistics.warnings(), *((saturation,) if saturation else ())),
+        warnings=tuple(warnings),
         seconds=time.monotonic() - started,
     )
 
@@ -146,6 +155,29 @@ def activations(graph: LinearGraph) -> list[str]:
             if node.op_type == "Conv":
                 names[node.output[0]] = None
     return list(names)
+
+
+def _own_biases(graph: LinearGraph, chosen: Sequence[str]) -> None:
+    """Give each bias that is an alias, or that several nodes read, a constant of its own.
+
+    A bias is stored in the scale of its layer's products, and where it can't be, the layer is computed wide.
+    """
+    from onnx import numpy_helper
+
+    model = graph.model
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    source = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Identity"}
+    readers = Counter(name for node in model.graph.node for name in node.input)
+    for node in model.graph.node:
+        if node.name not in chosen or len(node.input) < 3:
+            continue
+        bias = node.input[2]
+        while bias in source:
+            bias = source[bias]
+        if bias in weights and (bias != node.input[2] or readers[bias] > 1):
+            own = f"{bias}_of_{node.name}"
+            model.graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(weights[bias]), own))
+            node.input[2] = own
 
 
 def _write_ranges(statistics: GraphStatistics, settings: StaticSettings, path: Path) -> None:

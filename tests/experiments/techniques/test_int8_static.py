@@ -14,6 +14,7 @@ from experiments.parts.activation_histogram import Histogram
 from experiments.parts.encoded_rows import EncodedRows
 from experiments.parts.graph_statistics import collect, equal_batches
 from experiments.parts.int8_static_onnx import StaticSettings, quantize_statically
+from experiments.parts.integer_kernels import integer_products
 from experiments.parts.linear_graph import open_linear_graph
 from experiments.parts.onnx_graph import load_graph, weights_bytes
 from experiments.parts.onnx_probe import open_quietly
@@ -38,6 +39,7 @@ def test_real_exports_answer_like_their_source_and_say_what_was_done(
     source, target = exported(module, ready, tmp_path)
     effect = Int8Static(rows=16).apply_onnx(source, target, ready)
     assert (effect.changed, effect.of) == (changed, of)
+    assert integer_products(target, 1) == changed
     assert effect.summary.startswith(f"{changed} of {of} linear layers quantized")
     assert "without padding" in effect.summary
     assert "DequantizeLinear inserted; left float: " in effect.summary
@@ -58,6 +60,8 @@ def test_gpt2s_projections_are_quantized_in_a_graph_too(tmp_path: Path) -> None:
     source, target = exported(module, ready, tmp_path)
     effect = Int8Static(rows=8).apply_onnx(source, target, ready)
     assert (effect.changed, effect.of, list(effect.kept)) == (8, 9, ["lm_head"])
+    assert effect.warnings == ()
+    assert integer_products(target, 1) == 8
     OnnxRuntime().finish(target.parent, ready)
     inputs = {"input_ids": np.array([[4, 9, 12, 30, 5]]), "attention_mask": np.ones((1, 5), np.int64)}
     answers = OnnxRuntime().open(target.parent, "cpu", 1).forward(inputs)
@@ -68,6 +72,7 @@ def test_images_calibrate_products_and_convolutions(tmp_path: Path) -> None:
     ready = training(tmp_path, "image-classification")
     source, target = exported(vit(), ready, tmp_path)
     effect = Int8Static(convolutions=True, rows=16).apply_onnx(source, target, ready)
+    assert integer_products(target, 1) == 14
     assert effect.summary.startswith("14 of 14 linear layers and convolutions quantized")
     assert "on 16 calibration rows" in effect.summary
 
@@ -167,6 +172,22 @@ def test_a_small_conv_net_says_what_was_inserted_and_what_stayed_float(tmp_path:
     assert "8 QuantizeLinear and 12 DequantizeLinear inserted" in effect.summary
     (wide,), (narrow,) = (open_quietly(path, 1).run(None, {"x": images}) for path in (source, target))
     assert cosine(wide, narrow) > 0.999
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("reduce_range", [True, False])
+def test_extreme_products_agree_with_float_on_this_cpu(per_channel: bool, reduce_range: bool, tmp_path: Path) -> None:
+    """FC-019: K = 64, all weights and all activations at the top; what saturates is told."""
+    node = helper.make_node("MatMul", ["x", "W"], ["y"], name="/layer/MatMul")
+    source = write(tmp_path / "model.onnx", [node], [matrix("W", np.full((64, 64), 127.0))], width=64)
+    target = tmp_path / "target" / "model.onnx"
+    ready = context(tmp_path, "feature-extraction")
+    values = np.linspace(0, 1, 8 * 64, dtype=np.float32).reshape(8, 64)
+    effect = _quantized(source, target, values, ready, per_channel=per_channel, reduce_range=reduce_range)
+    assert f"reduce_range={'on' if reduce_range else 'off'} as asked: this CPU has" in effect.summary
+    (y,) = open_quietly(target, 1).run(None, {"x": np.ones((2, 64), np.float32)})
+    saturates = any("saturate" in warning for warning in effect.warnings)
+    assert np.allclose(y, 64 * 127, rtol=0.01) or saturates
 
 
 def test_ranges_follow_their_definitions() -> None:
