@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,14 @@ def test_gptq_with_two_equal_rows_and_a_dead_channel_stays_finite_and_says_what_
     assert cosine(wide, found) > 0.9
 
 
+def test_gptq_reaches_gpt2s_conv1d_projections(tmp_path: Path) -> None:
+    """FC-013."""
+    inputs = inputs_for(TEXT)
+    module, effect = Int4WeightOnly(method="gptq").apply_torch(gpt2(), calibrated(tmp_path, TEXT))
+    assert (effect.changed, effect.of) == (8, 9)
+    assert cosine(outputs_of(gpt2(), TEXT, inputs), outputs_of(module, TEXT, inputs)) > 0.98
+
+
 def test_weights_that_already_lie_on_a_four_bit_grid_are_told(tmp_path: Path) -> None:
     from experiments.parts.block_codes import Grid, round_to_nearest
     from experiments.parts.linear_layers import linear_layers
@@ -231,17 +240,11 @@ def test_weights_that_already_lie_on_a_four_bit_grid_are_told(tmp_path: Path) ->
     with torch.no_grad():
         for layer in linear_layers(module)[0]:
             layer.weight.copy_(round_to_nearest(layer.weight, Grid(4, 32, False)).wide())
-    for step in (Int4WeightOnly(), Int4WeightOnly(group_size=64)):
-        (told,) = step.apply_torch(llama_like(module), context(tmp_path, TEXT))[1].warnings if step else ()
-        assert "already lie on a 4-bit grid" in told
+    (told,) = Int4WeightOnly().apply_torch(copy.deepcopy(module), context(tmp_path, TEXT))[1].warnings
+    assert "already lie on a 4-bit grid" in told
+    _, effect, _ = quantized_graph(module, Int4WeightOnly(group_size=64), tmp_path)
+    assert effect.warnings == (told,)
     assert Int8WeightOnly().apply_torch(module, context(tmp_path, TEXT))[1].warnings == ()
-
-
-def llama_like(module: Any) -> Any:
-    """A copy."""
-    import copy
-
-    return copy.deepcopy(module)
 
 
 def test_bad_weights_and_empty_recipes_are_named(tmp_path: Path) -> None:
