@@ -17,8 +17,9 @@ from tests.webapp import study_reports
 from tests.webapp.pages import Visitor, text, visitor
 from webapp.accounts.models import Role
 from webapp.runs import preview, schema_fields, selectors
-from webapp.runs.forms import StudyForm, expressible
+from webapp.runs.forms import StudyForm
 from webapp.runs.models import Study
+from webapp.runs.refill import expressible
 
 pytestmark = pytest.mark.django_db
 
@@ -303,6 +304,20 @@ def test_a_stored_study_with_chains_and_own_names_fills_the_form_with_itself() -
     assert again is not None
     assert again.model_dump(mode="json") == stored
     assert [chain.name.text for chain in form.chains] == ["my own", "chain"]
+
+
+def test_a_baseline_keeps_the_name_that_it_had() -> None:
+    spec = parse(
+        study_reports.study_spec(
+            baseline="base", experiments=[{"name": "base"}, {"name": "fp32", "recipe": [{"technique": "fp16"}]}]
+        )
+    )
+    again = StudyForm(initial=spec.model_dump(mode="json")).study()
+    assert again == spec
+
+
+def test_a_large_grid_is_for_yaml() -> None:
+    assert not expressible({"experiments": [{"name": str(n)} for n in range(41)]})
 
 
 def test_two_sets_of_options_of_one_runtime_are_for_yaml() -> None:

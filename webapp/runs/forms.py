@@ -14,9 +14,11 @@ import yaml
 
 from experiments import catalog
 from experiments.protocols import TASKS
-from experiments.spec import Price, Problem, Resources, Slo, SpecError, StudySpec, Variant, Workload, parse
-from webapp.runs import chains, schema_fields
+from experiments.spec import Price, Problem, Resources, Slo, SpecError, StudySpec, Workload, parse
+from webapp.runs import chains, refill, schema_fields
 from webapp.runs.chains import Chain, Posted
+from webapp.runs.pairs import AS_IS, Pair, default_runtime
+from webapp.runs.refill import schema_of
 from webapp.runs.schema_fields import SchemaField
 
 #: Chosen on a fresh form: a real model that needs no account, with its own data, and enough variants to compare.
@@ -25,13 +27,6 @@ FIRST_STUDY: dict[str, Any] = {
     "model": {"source": "demo", "name": "minilm-reviews"},
     "dataset": {"source": "demo", "name": "reviews", "limit": 500},
 }
-
-#: What is ticked on it, and where.
-_FIRST_TECHNIQUES = ("int8-dynamic",)
-_FIRST_RUNTIMES = ("torch-eager", "onnxruntime")
-
-#: Name of the experiment that leaves the model as it is.
-AS_IS = "fp32"
 
 _NONE: frozenset[str] = frozenset()
 
@@ -73,29 +68,6 @@ class TechniqueChoice:
     pairs: tuple[PairChoice, ...]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A technique (None: the model as it is) on a runtime."""
-
-    technique: str | None
-    runtime: str
-
-    @classmethod
-    def of(cls, value: str) -> Pair:
-        """From a box's value, ``technique|runtime``."""
-        technique, _, runtime = value.partition("|")
-        return cls(technique or None, runtime)
-
-    @property
-    def value(self) -> str:
-        """The box's value."""
-        return f"{self.technique or ''}|{self.runtime}"
-
-    def name(self, baseline_runtime: str) -> str:
-        """Name of the experiment: the technique, and the runtime where it is not the baseline's."""
-        return "-".join([self.technique or AS_IS, *([] if self.runtime == baseline_runtime else [self.runtime])])
-
-
 class StudyForm:
     """The form as it was filled in (``posted``), or as it first appears."""
 
@@ -107,7 +79,7 @@ class StudyForm:
             self._pairs = list(dict.fromkeys(getlist("pair")))
             self._all = Posted.of(posted)
         else:
-            self._all, self._pairs = _from_spec(initial or FIRST_STUDY)
+            self._all, self._pairs = refill.filled_from(initial or FIRST_STUDY)
         self._posted = self._all.values
         self.problems: list[Problem] = []
         self._catalogue = catalog.describe()
@@ -177,13 +149,18 @@ class StudyForm:
     def runtimes(self) -> list[tuple[str, str]]:
         """Names and titles of the runtimes, the usual baseline first."""
         rows = [(row["name"], row["title"]) for row in self._catalogue["runtimes"]]
-        usual = _default_runtime()
+        usual = default_runtime()
         return sorted(rows, key=lambda row: row[0] != usual)
 
     @property
     def baseline_runtime(self) -> str:
         """Where the baseline runs."""
-        return self._posted.get("baseline_runtime") or _default_runtime()
+        return self._posted.get("baseline_runtime") or default_runtime()
+
+    @property
+    def baseline_name(self) -> SchemaField:
+        """What the baseline is called."""
+        return self._filled(SchemaField("baseline_name", "baseline_name", "Called", "text", default=AS_IS))
 
     @property
     def techniques(self) -> list[TechniqueChoice]:
@@ -270,7 +247,7 @@ class StudyForm:
             data["dataset"] = self._source("datasets", "dataset", self.dataset_source)
         if workload := _given(self.workload, self._posted):
             data["workload"] = workload
-        data["baseline"] = Pair(None, self.baseline_runtime).name(self.baseline_runtime)
+        data["baseline"] = self._name(Pair(None, self.baseline_runtime))
         data["experiments"] = [self.variant(pair) for pair in pairs]
         if with_chains:
             taken = {variant["name"] for variant in data["experiments"]}
@@ -288,15 +265,20 @@ class StudyForm:
 
     def variant(self, pair: Pair) -> dict[str, Any]:
         """One experiment of the study."""
-        variant: dict[str, Any] = {"name": pair.name(self.baseline_runtime)}
+        variant: dict[str, Any] = {"name": self._name(pair)}
         if pair.technique is not None:
             variant["recipe"] = [{"technique": pair.technique, **self._options("technique", pair.technique)}]
         options = self._options("runtime", pair.runtime)
         if options:
             variant["runtime"] = {"kind": pair.runtime, **options}
-        elif pair.runtime != _default_runtime():
+        elif pair.runtime != default_runtime():
             variant["runtime"] = pair.runtime
         return variant
+
+    def _name(self, pair: Pair) -> str:
+        """Name of a box's experiment; the baseline may have one of its own."""
+        own = self.baseline_name.text.strip() if pair == Pair(None, self.baseline_runtime) else ""
+        return own or pair.name(self.baseline_runtime)
 
     def _chained(self, chain: Chain, taken: set[str]) -> dict[str, Any]:
         """The experiment of a chain; one without a name of its own is named after its steps, once."""
@@ -314,7 +296,7 @@ class StudyForm:
         options = self._options("runtime", chain.runtime)
         if options:
             variant["runtime"] = {"kind": chain.runtime, **options}
-        elif chain.runtime != _default_runtime():
+        elif chain.runtime != default_runtime():
             variant["runtime"] = chain.runtime
         return variant
 
@@ -377,13 +359,25 @@ class StudyForm:
         options = [f for card in self.techniques for f in card.fields]
         runtime = [f for _, fields in self.runtime_options for f in fields]
         steps = [f for c in self.chains for f in (c.name, *(f for step in c.steps for f in step.fields))]
-        return [self.name, self.task, *chosen, *self.workload, *self.more, *options, *runtime, *steps]
+        return [
+            self.name,
+            self.task,
+            self.baseline_name,
+            *chosen,
+            *self.workload,
+            *self.more,
+            *options,
+            *runtime,
+            *steps,
+        ]
 
     def _field_path(self, path: str) -> str | None:
         """The form's path for a path of the spec: an option of ``experiments.2.recipe.0`` is its technique's."""
         parts = path.split(".")
         if parts[0] == "experiments" and len(parts) > 2 and parts[1].isdigit() and int(parts[1]) < len(self.pairs):
             pair = self.pairs[int(parts[1])]
+            if parts[1:] == ["0", "name"]:
+                return self.baseline_name.path
             if parts[2] == "recipe" and len(parts) > 4:
                 return f"technique.{pair.technique}.{parts[4]}"
             if parts[2] == "runtime" and len(parts) > 3:
@@ -430,7 +424,7 @@ class StudyForm:
 
     def _options(self, kind: str, name: str) -> dict[str, Any]:
         rows = self._catalogue[f"{kind}s"]
-        schema = _schema(rows, name)
+        schema = schema_of(rows, name)
         return _given(self._group(schema, f"{kind}.{name}", f"{kind}.{name}"), self._posted)
 
     def _group(self, schema: Mapping[str, Any], prefix: str, path: str) -> list[SchemaField]:
@@ -483,95 +477,3 @@ def _given(fields: list[SchemaField] | tuple[SchemaField, ...], posted: Mapping[
         if value is not None and value != field.default:
             values[field.name.rsplit(".", 1)[-1]] = value
     return values
-
-
-def _default_runtime() -> str:
-    """The runtime that a variant has if it names none."""
-    kind: str = Variant(name="as is").runtime.kind
-    return kind
-
-
-def expressible(spec: dict[str, Any]) -> bool:
-    """True if the form can say this study: one layout, one set of options a runtime, an unchanged baseline."""
-    options: dict[str, Any] = {}
-    for variant in spec.get("experiments") or ():
-        if variant.get("resources"):
-            return False
-        if (variant.get("layout") or {}).get("kind", "single") != "single":
-            return False
-        if variant["name"] == spec.get("baseline") and variant.get("recipe"):
-            return False
-        runtime = variant.get("runtime") or {"kind": _default_runtime()}
-        if options.setdefault(runtime["kind"], runtime) != runtime:
-            return False
-    return not spec.get("gate") and not spec.get("labels")
-
-
-def _from_spec(spec: dict[str, Any]) -> tuple[Posted, list[str]]:
-    """What the form would hold if someone had typed this spec."""
-    described = catalog.describe()
-    posted: dict[str, str] = {"name": str(spec.get("name", ""))}
-    for key, rows in (("model", "models"), ("dataset", "datasets")):
-        source = spec.get(key)
-        if source is None:
-            posted[f"{key}.source"] = "" if key == "dataset" else "demo"
-            continue
-        posted[f"{key}.source"] = source["source"]
-        schema = _schema(described[rows], source["source"])
-        _write(posted, schema_fields.fields(schema, f"{key}.{source['source']}", key, _NONE), source)
-    for key, model in (("workload", Workload), ("resources", Resources), ("slo", Slo), ("price", Price)):
-        _write(posted, schema_fields.fields(model.model_json_schema(), key, key, _NONE), spec.get(key) or {})
-    for key in ("task", "seed", "priority"):
-        if spec.get(key) is not None:
-            posted[key] = str(spec[key])
-    every = Posted(posted, {})
-    return every, _variants(spec, described, every)
-
-
-def _variants(spec: dict[str, Any], described: dict[str, Any], posted: Posted) -> list[str]:
-    """Fill in the experiments: a box for each that a box can say, a chain for every other; the boxes."""
-    if not spec.get("experiments"):
-        runtimes = [row["name"] for row in described["runtimes"] if row["name"] in _FIRST_RUNTIMES]
-        return [f"{name}|{runtime}" for name in ("", *_FIRST_TECHNIQUES) for runtime in runtimes]
-    pairs: list[str] = []
-    steps: dict[str, Any] = {}
-    baseline: dict[str, Any] = next((v for v in spec["experiments"] if v["name"] == spec.get("baseline")), {})
-    baseline_runtime = (baseline.get("runtime") or {}).get("kind", _default_runtime())
-    posted.values["baseline_runtime"] = baseline_runtime
-    for variant in spec["experiments"]:
-        runtime = variant.get("runtime") or {"kind": _default_runtime()}
-        recipe = list(variant.get("recipe") or ())
-        pair = Pair(recipe[0]["technique"] if recipe else None, runtime["kind"])
-        schema = _schema(described["runtimes"], runtime["kind"])
-        prefix = f"runtime.{runtime['kind']}"
-        _write(posted.values, schema_fields.fields(schema, prefix, prefix, _NONE), runtime)
-        alone = len(recipe) <= 1 and (variant is baseline or variant["name"] == pair.name(baseline_runtime))
-        # One card has one set of options: a second experiment with others is a chain of one step.
-        if not alone or (recipe and steps.setdefault(recipe[0]["technique"], recipe[0]) != recipe[0]):
-            posted.add(variant["name"], runtime["kind"], recipe)
-            continue
-        pairs.append(pair.value)
-        if recipe:
-            name = recipe[0]["technique"]
-            schema = _schema(described["techniques"], name)
-            _write(
-                posted.values, schema_fields.fields(schema, f"technique.{name}", f"technique.{name}", _NONE), recipe[0]
-            )
-    return pairs
-
-
-def _schema(rows: list[dict[str, Any]], name: Any) -> dict[str, Any]:
-    """JSON schema of the catalogue's row of this name; an unknown name has no fields."""
-    return next((row["schema"] for row in rows if row["name"] == name), {})
-
-
-def _write(posted: dict[str, str], fields: list[SchemaField], values: Mapping[str, Any]) -> None:
-    for field in fields:
-        value = values.get(field.name.rsplit(".", 1)[-1])
-        if value is None:
-            continue
-        if field.kind == "mapping":
-            for key, inner in value.items():
-                posted[f"{field.name}.{key}"] = str(inner)
-        else:
-            posted[field.name] = schema_fields.as_text(field, value)

@@ -9,7 +9,8 @@ from experiments.records import DeviceFacts, Failure
 from experiments.spec import ExperimentSpec, Problem, SpecError, StudySpec, parse
 from webapp.core import formatting
 from webapp.runs import selectors
-from webapp.runs.forms import Pair, StudyForm
+from webapp.runs.forms import StudyForm
+from webapp.runs.pairs import Pair
 from webapp.runs.services.submit import host
 
 #: Experiments of a pasted spec that are looked at one by one; a larger grid is only counted.

@@ -23,8 +23,9 @@ from webapp.core.pages import page
 from webapp.core.templatetags.steelyard import yaml_text
 from webapp.runs import history, live, log_pages, measured, preview, selectors, services, steps
 from webapp.runs.filters import study_filter
-from webapp.runs.forms import StudyForm, expressible
+from webapp.runs.forms import StudyForm
 from webapp.runs.models import TERMINAL, Experiment, Status
+from webapp.runs.refill import expressible
 
 
 def person(request: HttpRequest) -> User:
