@@ -60,6 +60,21 @@ def test_a_technique_or_runtime_names_its_origin(config: type[Any]) -> None:
     assert config.origin, "origin: the paper, specification or library that defines the method"
 
 
+@pytest.mark.parametrize("config", TECHNIQUES)
+def test_a_technique_is_of_a_family_that_pages_know(config: type[Technique]) -> None:
+    assert catalog.family(config) in set(catalog.FAMILIES) - {"other"}, "family: one of catalog.FAMILIES"
+
+
+@pytest.mark.parametrize("config", TECHNIQUES)
+def test_what_the_textbook_claims_in_numbers_is_a_range(config: type[Technique]) -> None:
+    book = config.textbook
+    for claim in (book.speedup, book.shrink, book.loss):
+        assert claim is None or 0 <= claim[0] <= claim[1]
+    for claim in (book.speedup, book.shrink):
+        assert claim is None or claim[0] > 0, "times faster or smaller, never a share"
+    assert book.loss is None or book.loss[1] < 1, "a share of the score, 0.02 for 2 %"
+
+
 @pytest.mark.parametrize(("kind", "name", "config"), PLUGINS)
 def test_a_schema_is_valid_json_and_describes_every_field(kind: catalog.Kind, name: str, config: type[Any]) -> None:
     schema = config.model_json_schema()
