@@ -99,16 +99,13 @@ def rows(study: StudyReport, batch: int | None = None) -> tuple[Row, ...]:
 
 
 def sentences(study: StudyReport) -> tuple[str, ...]:
-    """One line for each experiment: what was claimed, what was measured, and why a claim fails here."""
+    """One line for each experiment in which a claim fails: what was claimed, what was measured, and why."""
     lines = []
     for row in rows(study):
-        parts = [
-            f"{cell.claim} claimed, {cell.text} here ({cell.outcome})"
-            for cell in row.cells
-            if cell.outcome not in ("no claim", "not measured")
-        ]
-        if parts:
-            lines.append(f"textbook, {row.experiment}: {'; '.join(parts)}{_because(row.reasons)}")
+        failed = [cell for cell in row.cells if cell.outcome == "fails here"]
+        if failed:
+            parts = "; ".join(f"{cell.claim} claimed, {cell.text} here" for cell in failed)
+            lines.append(f"textbook, {row.experiment}: {parts}. {' '.join(row.reasons)}".rstrip())
     return tuple(lines)
 
 
@@ -356,7 +353,3 @@ def _words(texts: Any) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
-
-
-def _because(reasons: Sequence[str]) -> str:
-    return f". {' '.join(reasons)}" if reasons else ""
