@@ -95,7 +95,8 @@ def quantize_graph(
     except Exception as error:  # onnxruntime's exceptions share no public base
         first = str(error).strip().splitlines()[0]
         raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after {how.technique}: {first}") from error
-    products = "products in 8 bits (accuracy level 4)" if how.accuracy_level == 4 else "products in float32"
+    narrow = how.accuracy_level == 4 and context.device == "cpu"
+    products = "products in 8 bits where the CPU has a kernel for it" if narrow else "products in the inputs' own type"
     told = "; ".join([coder.in_words(), *notes, products])
     return StepEffect(
         technique=how.technique,

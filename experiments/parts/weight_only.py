@@ -76,6 +76,8 @@ class Coder:
         self.on_grid += grid.bits == 4 and values_per_block(weight, _GRID_BLOCK) <= 2**grid.bits
         if self.how.method == "hqq":
             return half_quadratic(weight, grid)
+        if plainly and self.how.calibrates:
+            self.fallbacks[layer] = "the embedding reads the same codes, and calibration knows the head's inputs only"
         if self.how.method != "gptq" or plainly:
             return round_to_nearest(weight, grid)
         inputs = self.inputs(layer)

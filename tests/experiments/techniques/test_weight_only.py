@@ -158,6 +158,9 @@ def test_a_tied_head_of_a_graph_shares_its_codes_with_the_embedding(bits: int, s
     assert all(cosine(wide, session.forward(inputs)) > 0.98 for session in (own, shared, left))
     assert "lm_head and the embedding read the same codes" in effect.summary
     assert "codes of its own beside the float embedding" in told.summary
+    if bits == 4:
+        _, effect, _ = quantized_graph(module, step(method="gptq", head="shared-codes"), tmp_path)
+        assert any("lm_head was rounded to nearest: the embedding reads the same" in line for line in effect.warnings)
     table = 200 * 32 * 4
     assert weights_bytes(own_path) - weights_bytes(path) == pytest.approx(table, abs=64)
     assert weights_bytes(left_path) - weights_bytes(path) == pytest.approx(table * (1 - bits / 32) - 800, abs=264)
