@@ -125,7 +125,8 @@ class DropLayers(Technique):
             influence = block_influence(module, blocks, context, samples=self.samples)
             order = sorted(range(total), key=lambda n: (influence[n], n))
             dropped = sorted(order[: self.number])
-            measured = f"; influence {', '.join(f'{n}: {influence[n]:.3g}' for n in order)}"
+            shown = ", ".join(f"{n}: {influence[n]:.3g}" for n in order[: self.number + 3])
+            measured = f"; influence {shown}{', ...' if total > self.number + 3 else ''}"
         drop_blocks(module, dropped)
         gone = before - parameter_count(module)
         names = ", ".join(map(str, dropped))
