@@ -1,8 +1,9 @@
 """Which layers stay wide so that a quantized artifact keeps a measured floor of quality.
 
 Layers are ranked by how much each alone moves the answers (``parts/layer_sensitivity.py``); the fewest of the most
-sensitive ones are found, by bisection over real artifacts, with which the loss on calibration rows is at most
-``max_drop``. The rows that quality is judged on later are never looked at.
+sensitive ones are found, by a search over real artifacts, with which the loss on calibration rows is at most
+``max_drop``. The search begins where the sensitivities say and then closes in; it takes for granted that a further
+wide layer does not make the answers worse. The rows that quality is judged on later are never looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import glob
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -92,6 +93,28 @@ def quantized_graph(quantizer: Quantizer, source: Path, target: Path, context: B
     return effect
 
 
+def next_try(losses: Mapping[int, float], floor: float, most: int, guess: int) -> int | None:
+    """How many layers to keep wide in the next artifact; None if the fewest that hold the floor are known, or none do.
+
+    Args:
+        losses: wide layers -> loss of what was tried so far; 0 is always among them.
+        floor: largest loss that is allowed.
+        most: wide layers at most.
+        guess: where to begin.
+    """
+    holding = [wide for wide, loss in losses.items() if loss <= floor]
+    best = min(holding, default=None)
+    failing = max((wide for wide in losses if best is None or wide < best), default=-1)
+    if best is None:
+        if failing >= most:
+            return None
+        # Away from the guess in growing steps, as long as nothing holds.
+        return min(most, max(1, guess) if not failing else failing + 2 ** (len(losses) - 2))
+    if best - 1 <= failing:
+        return None
+    return (failing + best) // 2 if failing else max(1, best - 2 ** (len(holding) - 1))
+
+
 def _silent(fraction: float, message: str = "", seconds_left: float | None = None) -> None:
     """One of several artifacts that are tried: the search says how far it is."""
 
@@ -147,22 +170,27 @@ class _Search(Generic[Built]):
         self._before = self._score.judge(unchanged)
         self._started = time.monotonic()
         self._losses: dict[int, float] = {}  # layers kept wide -> loss
-        plain = best = self._tried([], 0)
-        movable = [name for name in ranked.divergences if name in known and name not in plain.effect.kept]
-        low, high = 0, len(movable) - 1  # with all of them wide there would be nothing left to quantize
-        while best.loss > floor or best.wide > low + 1:
-            if low >= high:
-                raise self._impossible(floor, len(movable))
-            last = high - low == 1 and best.loss > floor
-            middle = high if last else (low + high) // 2
-            done = self._tried(movable[:middle], (high - low).bit_length())
-            if done.loss <= floor:
-                self.discard(best.built)
-                best, high = done, middle
-            else:
-                self.discard(done.built if best.loss <= floor else best.built)
-                best, low = (best if best.loss <= floor else done), middle
+        best = self._tried([], 0)
+        movable = [name for name in ranked.divergences if name in known and name not in best.effect.kept]
+        most = len(movable) - 1  # with all of them wide there would be nothing left to quantize
+        guess = self._guess(ranked, movable, best.loss) if best.loss > floor else 0
+        while (wide := next_try(self._losses, floor, most, guess)) is not None:
+            done = self._tried(movable[:wide], left=most.bit_length() // 2)
+            worse, best = (best, done) if done.loss <= floor or best.loss > floor else (done, best)
+            self.discard(worse.built)
+        if best.loss > floor:
+            raise self._impossible(floor, len(movable))
         return best.built, self._effect(best, ranked, movable, known)
+
+    def _guess(self, ranked: Sensitivities, movable: list[str], loss: float) -> int:
+        """How many layers would have to stay wide if what each loses alone added up to ``loss``; at least 1."""
+        assert self.quantizer.max_drop is not None
+        total = left = sum(ranked.divergences[name] for name in movable)
+        for number, name in enumerate(movable[:-1]):
+            if number and left <= total * self.quantizer.max_drop / loss:
+                return number
+            left -= ranked.divergences[name]
+        return max(1, len(movable) - 1)
 
     def _tried(self, wide: list[str], left: int) -> _Try[Built]:
         keep = (*self.quantizer.keep, *(glob.escape(name) for name in wide))
@@ -204,9 +232,10 @@ class _Search(Generic[Built]):
         )
         head, _, rest = best.effect.summary.partition("; ")
         found = (
-            f"max_drop {floor:g} held on {self._score.where}: {self._score.unit} loses {best.loss:.3g} with the "
-            f"{best.wide} most sensitive of {len(movable)} layers kept wide"
-            + (f" (with none kept, {self._losses[0]:.3g})" if best.wide else "")
+            f"max_drop {floor:g} held on {self._score.where}: {self._score.unit} loses {best.loss:.3g} with "
+            + (f"the {best.wide} most sensitive of {len(movable)} layers" if best.wide else "none of the layers")
+            + " kept wide for it"
+            + (f" (with none, {self._losses[0]:.3g})" if best.wide else "")
         )
         counted = f"{best.effect.changed} of {best.effect.of} linear layers quantized" if best.wide else head
         return best.effect.model_copy(

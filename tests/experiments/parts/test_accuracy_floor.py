@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.parts.accuracy_floor import next_try
 from experiments.parts.calibration_score import CalibrationScore, calibration_rows
 from experiments.parts.layer_sensitivity import sensitivities
 from experiments.parts.quantizer import Quantizer
@@ -149,6 +150,24 @@ def test_images_have_a_floor_too(tmp_path: Path) -> None:
     _, effect = Int8Dynamic(max_drop=0.2).apply_torch(vit(), ready)
     assert "accuracy loses" in effect.summary
     assert len(effect.sensitivity) == 13
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 14, 210])
+def test_the_search_ends_at_the_fewest_wide_layers_whatever_the_guess(most: int) -> None:
+    for answer in range(most + 2):  # most + 1: none holds
+        for guess in {0, 1, most // 3, most}:
+            losses = {0: 0.0 if answer == 0 else 1.0}
+            while (wide := next_try(losses, 0.5, most, guess)) is not None:
+                assert 0 < wide <= most
+                assert wide not in losses
+                losses[wide] = 0.0 if wide >= answer else 1.0
+            holding = [wide for wide, loss in losses.items() if loss <= 0.5]
+            assert min(holding, default=most + 1) == answer
+            assert len(losses) <= 2 + 2 * most.bit_length()
+    close = {0: 1.0}
+    while (wide := next_try(close, 0.5, 210, 12)) is not None:
+        close[wide] = 0.0 if wide >= 13 else 1.0
+    assert len(close) <= 4  # a good guess needs few artifacts
 
 
 def test_a_floor_that_no_choice_holds_is_a_failure_with_the_figures(tmp_path: Path) -> None:
