@@ -8,6 +8,8 @@ import sys
 BENCHMARKS = {
     "aa": "20 runs of a baseline against itself: how many intervals contain 1",
     "overhead": "an experiment through the dashboard against a bare script with the same samples; fixed cost by stage",
+    "reuse": "a 12-variant study against its 12 experiments run alone, each from an empty cache",
+    "versus": "five conversions through a bare script, Steelyard, Olive and optimum-benchmark, side by side",
 }
 
 

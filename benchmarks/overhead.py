@@ -25,9 +25,9 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.cold import cold_cache
 from benchmarks.dashboard import ROOT, Dashboard, dashboard
 from experiments import catalog
-from experiments.parts.cache import default_cache
 from experiments.parts.int8_range import reduce_range
 from experiments.protocols import Host
 from experiments.records import Report, StudyReport
@@ -92,17 +92,6 @@ def spec(model: str, seconds: float, examples: int) -> dict[str, Any]:
             {"name": CANDIDATE, "recipe": [{"technique": "int8-dynamic"}], "runtime": "onnxruntime"},
         ],
     }
-
-
-def cold_cache(folder: Path) -> Path:
-    """A cache that has all that this user's cache has, except what an experiment itself makes."""
-    cache = Path(tempfile.mkdtemp(prefix="cache-", dir=folder))
-    kept = default_cache()
-    (kept / "models").mkdir(parents=True, exist_ok=True)  # a model that is trained for the benchmark stays
-    for kind in kept.iterdir():
-        if kind.is_dir() and kind.name not in {"artifacts", "packs", "outputs", "scratch"}:
-            (cache / kind.name).symlink_to(kind)
-    return cache
 
 
 def through(running: Dashboard, study: dict[str, Any], timeout_s: float) -> list[Timed]:

@@ -41,6 +41,8 @@ from experiments.records import ExperimentError, FailureKind, Label, StepEffect,
 
 #: Raise it when what :class:`_Artifact` leaves in a folder changes.
 BUILD_VERSION = 4
+#: Libraries that every build depends on, whatever its steps are.
+ALWAYS = frozenset({"torch", "transformers", "optimum-onnx"})
 
 
 def handlers(reply: Reply) -> dict[str, Handler]:
@@ -127,6 +129,7 @@ class _Artifact:
         self._reply = reply
         self.reused: list[str] = []
         self._notes: tuple[str, ...] = ()
+        self._fresh: Any = None
         self._cache = Cache(Path(order.cache))
         step_adapter: TypeAdapter[Technique] = TypeAdapter(catalog.union("technique"))
         self._recipe = [step_adapter.validate_python(step) for step in order.recipe]
@@ -228,12 +231,17 @@ class _Artifact:
     def _source(self, folder: Path) -> None:
         from experiments.parts.torch_session import TorchSession
 
-        self._probe(TorchSession(self._loaded(), self._order.task, "cpu", 0), folder)
+        module = self._loaded()
+        self._probe(TorchSession(module, self._order.task, "cpu", 0), folder)
+        self._fresh = module  # answering has not changed it
 
     def _loaded(self) -> Any:
         """The model as it came."""
         from experiments.parts.loading import load_module
 
+        module, self._fresh = self._fresh, None
+        if module is not None:
+            return module
         _seed(self._order.seed)
         return load_module(self._context.source, self._order.task)
 
@@ -293,7 +301,7 @@ class _Artifact:
         checkpoints = self._cache.root / "checkpoints" / digest(self._address({}, index + 1))[:32]
         context = replace(
             self._context,
-            remember=partial(self._remember, steps=index),
+            remember=partial(self._remember, steps=index, asking=step),
             checkpoints=checkpoints,
             masked=Label.MASKED_SPARSE in labels,
             through=self._plan.through.get(index),
@@ -337,7 +345,7 @@ class _Artifact:
         scratch = self._work / f"{index}-{step.technique}"
         scratch.mkdir()
         context = replace(
-            self._context, remember=partial(self._remember, steps=index), module=lambda: self._altered()[0]
+            self._context, remember=partial(self._remember, steps=index, asking=step), module=lambda: self._altered()[0]
         )
         started = time.monotonic()
         effect = step.apply_onnx(self._files / "model.onnx", scratch / "model.onnx", context)
@@ -349,20 +357,40 @@ class _Artifact:
 
     # --- what all of it needs -----------------------------------------------------------------------------------
 
-    def _address(self, key: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """What determines the model after the first ``steps`` steps, and ``key`` besides."""
+    def _address(self, key: Mapping[str, Any], steps: int, asking: Technique | None = None) -> dict[str, Any]:
+        """What determines the model after the first ``steps`` steps, and ``key`` besides.
+
+        Rows and libraries count if one of these steps, or the one that is ``asking``, uses them: what a later step
+        calibrates on does not change an export.
+        """
         done = self._plan.steps[:steps]
+        using = (*done, *([asking] if asking is not None else []))
         through = {n: q.model_dump(mode="json") for n, q in self._plan.through.items() if n < steps}
+        state = dict(self._order.state)
+        data, libraries = state.pop("data"), state.pop("libraries")
+        needed = {use for step in using for use in step.needs()}
+        special = {name for step in self._plan.steps for name in step.libraries}
+        wanted = {name for step in using for name in step.libraries}
         return {
             "build": BUILD_VERSION,
-            **self._order.state,
+            **state,
+            "data": {use: sha256 for use, sha256 in data.items() if use in needed},
+            "libraries": {n: v for n, v in libraries.items() if n in wanted or n not in special - ALWAYS},
             "steps": [step.model_dump(mode="json") for step in done],
             "through": through,
             **key,
         }
 
-    def _remember(self, kind: str, key: Mapping[str, Any], make: Callable[[Path], None], *, steps: int) -> Path:
-        folder, reused = self._cache.get(kind, self._address(key, steps), make)
+    def _remember(
+        self,
+        kind: str,
+        key: Mapping[str, Any],
+        make: Callable[[Path], None],
+        *,
+        steps: int,
+        asking: Technique | None = None,
+    ) -> Path:
+        folder, reused = self._cache.get(kind, self._address(key, steps, asking), make)
         if reused and kind != "sources":
             after = " -> ".join(step.technique for step in self._plan.steps[:steps]) or "the model as it is"
             words = {"modules": "the module", "exports": "the export"}.get(kind, f"the {kind}")

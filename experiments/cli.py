@@ -99,6 +99,13 @@ def _parser() -> _Parser:
         help="benchmark only: each experiment alone in one process, no baseline beside it, no quality; "
         "the report is marked and no server accepts it",
     )
+    run.add_argument(
+        "--requests",
+        type=_counts,
+        default=(),
+        metavar="50,20",
+        help="benchmark only: exactly this many timed requests at each batch size, whatever the spec says",
+    )
     run.set_defaults(command=_run)
 
     submit = commands.add_parser("submit", help="queue a study on a server", description=_submit.__doc__)
@@ -139,6 +146,16 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of requests such as 50,20")
+    return counts
 
 
 def _cores(text: str) -> tuple[int, ...]:
@@ -212,6 +229,10 @@ def _run(options: argparse.Namespace) -> int:
     spec = _parse(options.spec, _read_spec(options.spec))
     if problems := senseless_problems(spec):
         raise Refused(*map(str, problems))
+    if options.requests and len(options.requests) != len(spec.workload.batch_sizes):
+        raise Refused(
+            f"--requests: the workload has {len(spec.workload.batch_sizes)} batch sizes, give one number for each"
+        )
     _writable(options.json)
     if options.artifacts is not None:
         try:
@@ -228,6 +249,7 @@ def _run(options: argparse.Namespace) -> int:
             on_event=lambda name, event: _follow(shown, name, event),
             artifacts=options.artifacts,
             paired=not options.unpaired,
+            requests=options.requests,
         )
     _write(options.json, report.model_dump_json(indent=1).encode())
     return _show(report)

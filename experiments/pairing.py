@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -83,15 +83,16 @@ class Schedule:
     settle: dict[str, int]
 
 
-def schedule(workload: Workload, latency_ns: dict[str, int], most: int) -> Schedule:
+def schedule(workload: Workload, latency_ns: dict[str, int], most: int, exactly: int | None = None) -> Schedule:
     """Enough requests a side for ``min_seconds`` and ``min_samples``, cut into equal blocks.
 
     Args:
+        exactly: this many a side instead (rounded up to whole blocks), whatever they take.
         latency_ns: side -> warm latency. The side with fewer requests bounds the numbers of rounds and blocks.
         most: rounds that there will be.
     """
     wanted = {
-        side: max(workload.min_samples, math.ceil(workload.min_seconds * 1e9 / max(1, latency)))
+        side: exactly or max(workload.min_samples, math.ceil(workload.min_seconds * 1e9 / max(1, latency)))
         for side, latency in latency_ns.items()
     }
     fewest = min(wanted.values())
@@ -113,6 +114,7 @@ def measure(
     together: bool,
     closing: Callable[[], None],
     rounds: int | None = None,
+    requests: Sequence[int] = (),
 ) -> tuple[Block, ...]:
     """Time every batch size; ``sides`` is [candidate] or [baseline, candidate].
 
@@ -120,6 +122,7 @@ def measure(
         together: both processes stay live within a round; otherwise the other one is closed before each block.
         closing: called between blocks, to check limits.
         rounds: this many instead of what is affordable.
+        requests: for each batch size the number of timed requests a side, instead of what the workload asks for.
 
     Returns:
         One block a side, batch size and round: the round's blocks joined, ``pair`` is the round.
@@ -142,7 +145,9 @@ def measure(
                     "latency_ns"
                 ]
             if batch_size not in timings:
-                timings[batch_size] = schedule(workload, latency, rounds)
+                timings[batch_size] = schedule(
+                    workload, latency, rounds, exactly=requests[position] if requests else None
+                )
                 words = ", ".join(f"{side} {ns / 1e6:.1f} ms" for side, ns in latency.items())
                 events.log(f"measure batch {batch_size}: warm {words}; {_in_words(timings[batch_size])}")
             blocks += _round(sides, workload, batch_size, number, timings[batch_size], together, closing)

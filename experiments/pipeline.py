@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 
 from experiments import canary, catalog, hardware, pairing
-from experiments.builder import BUILD_VERSION, Order, facts_payload
+from experiments.builder import ALWAYS, BUILD_VERSION, Order, facts_payload
 from experiments.card import folder_name, write_card
 from experiments.child import typed
 from experiments.launch import Child, Events, Limits, restrict, to_descriptor, write_json
@@ -58,10 +58,12 @@ class Bench:
     Attributes:
         paired: False is for benchmarks of the engine itself: no baseline beside the candidate, one measured process, no
             quality. Such a report is marked, and no server accepts it.
+        requests: for benchmarks too: exactly this many timed requests a side at each batch size.
         more: experiments follow, for which the builder stays: it has its libraries loaded.
     """
 
     paired: bool = True
+    requests: tuple[int, ...] = ()
     more: bool = False
     _builder: Child | None = None
 
@@ -303,7 +305,7 @@ class _Run:
             "pack": self._pack.folder.name,
             "isa": list(hardware.isa()),
             "threads": len(self._cores),
-            "libraries": hardware.library_versions({"torch", "transformers", "optimum-onnx", *own}),
+            "libraries": hardware.library_versions({*ALWAYS, *own}),
             "seed": spec.seed,
             "data": {use: self._data[use] for use in sorted(uses(variant)) if use in self._data},
         }
@@ -463,6 +465,7 @@ class _Run:
             together=self._together,
             closing=self._limits.check,
             rounds=None if self.bench.paired else 1,
+            requests=self.bench.requests,
         )
         sides = {side.name: side for side in self._sides}
         baseline = self._baseline
@@ -632,16 +635,18 @@ def run_study(
     on_event: Callable[[str, Event], None] = lambda name, event: None,
     artifacts: Path | None = None,
     paired: bool = True,
+    requests: tuple[int, ...] = (),
 ) -> StudyReport:
     """Run all experiments of a study here, one after the other; a failed one does not stop the rest.
 
     Args:
         paired: as for :class:`Bench`.
+        requests: as for :class:`Bench`.
         on_event: receives the experiment's name and each of its events.
         artifacts: folder that gets a copy of every finished artifact.
     """
     reports = []
-    bench = Bench(paired=paired)
+    bench = Bench(paired=paired, requests=requests)
     experiments = spec.expand()
     for number, experiment in enumerate(experiments, 1):
         bench.more = number < len(experiments)
