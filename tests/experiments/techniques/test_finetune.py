@@ -160,7 +160,7 @@ def test_a_stopped_fine_tuning_goes_on_from_its_last_checkpoint(
     monkeypatch.setattr(Checkpoints, "due", lambda self, step, steps: True)
     with pytest.raises(KeyboardInterrupt):
         STEP.apply_torch(bert(), training(tmp_path, "text-classification", checkpoints=tmp_path / "c", progress=stop))
-    tell = {"progress": lambda fraction, message="", left=None: seen.append(message)}
+    tell: dict[str, Any] = {"progress": lambda fraction, message="", left=None: seen.append(message)}
     seen.clear()
     resumed, effect = STEP.apply_torch(
         bert(), training(tmp_path, "text-classification", checkpoints=tmp_path / "c", **tell)
