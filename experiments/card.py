@@ -203,9 +203,12 @@ def _metrics(report: Report) -> Iterable[str]:
     yield ""
     yield "| metric | at | value | interval | n | note |"
     yield "| :-- | :-- | --: | --: | --: | :-- |"
-    for found in report.measurements:
-        cells = _measured(found)
-        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+    order = {name: index for index, name in enumerate(catalog.definitions())}
+    for found in sorted(report.measurements, key=lambda m: order.get(m.metric, len(order))):
+        if found.value is not None:
+            yield f"| {' | '.join(_cell(cell) for cell in _measured(found))} |"
+    yield ""
+    yield from _undefined(report.measurements)
     if report.canary is not None:
         yield ""
         differences = [
@@ -221,10 +224,21 @@ def _metrics(report: Report) -> Iterable[str]:
         yield f"* {escaped(note)}"
 
 
+def _undefined(measurements: Iterable[Measurement]) -> Iterable[str]:
+    """What has no number, by the reason why."""
+    reasons: dict[str, list[str]] = {}
+    for found in measurements:
+        if found.value is None:
+            title, at, *_ = _measured(found)
+            reasons.setdefault(found.reason or "undefined", []).append(f"{title} ({at})" if at else title)
+    for reason, names in reasons.items():
+        yield f"* No number, {escaped(reason)}: {escaped('; '.join(dict.fromkeys(names)))}"
+
+
 def _measured(found: Measurement) -> Sequence[str]:
     definition = catalog.definitions().get(found.metric)
     unit, factor = _SHOWN.get(found.unit, (found.unit, 1.0))
-    value = found.reason or "undefined" if found.value is None else f"{significant(found.value * factor)} {unit}"
+    value = "" if found.value is None else f"{significant(found.value * factor)} {unit}"
     interval = ""
     if found.interval is not None:
         low, high = (significant(end * factor) for end in (found.interval.low, found.interval.high))

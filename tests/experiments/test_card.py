@@ -30,7 +30,7 @@ def test_the_card_tells_recipe_settings_effects_metrics_and_fingerprint() -> Non
         "**packed** (stored small and computed small): 36.1 MB",
         "Baseline: **fp32** (the model as it is on torch-eager)",
         "| 0.884 | 0.854 to 0.908 | 500 |",
-        "insufficient",
+        "* No number, insufficient (625 of 662): Latency p99 (batch size 1",
         "9c04" * 16,
         "torch 2.13.0",
         "steelyard run spec.yaml --artifacts rebuilt",

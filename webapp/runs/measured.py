@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from experiments import catalog
 from experiments.records import Measurement, Report
 from experiments.verdict import SPEED
 from webapp.compare.points import definition
@@ -27,8 +28,11 @@ class MeasuredRow:
 
 
 def rows(report: Report) -> list[MeasuredRow]:
-    """Every measurement, undefined ones with their reason."""
-    return [_row(m) for m in report.measurements]
+    """Every measurement in the catalogue's order; undefined ones come last, with their reason."""
+    order = {name: index for index, name in enumerate(catalog.definitions())}
+    return [
+        _row(m) for m in sorted(report.measurements, key=lambda m: (m.value is None, order.get(m.metric, len(order))))
+    ]
 
 
 def _row(m: Measurement) -> MeasuredRow:
