@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -162,18 +163,20 @@ def _batches(rows: EncodedRows, size: int, seed: int, device: str) -> Iterator[B
         yield {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def _teller(context: BuildContext, what: str, part: int, parts: int) -> Any:
-    told = 0.0
+def _teller(context: BuildContext, what: str, part: int, parts: int) -> Callable[[Progress], None]:
+    """Tells every half second how far all of ``parts`` trainings are, of which this is number ``part``."""
+    told, pace = 0.0, 0.0
 
     def report(progress: Progress) -> None:
-        nonlocal told
+        nonlocal told, pace
+        remaining = progress.steps - progress.step
+        if remaining:
+            pace = progress.seconds_left / remaining
         now = time.monotonic()
-        if now - told < _TELL_EVERY and progress.step < progress.steps:
+        if now - told < _TELL_EVERY and remaining:
             return
         told = now
-        left = progress.seconds_left
-        if parts > 1 and progress.step:
-            left *= 1 + (parts - part - 1) * progress.steps / max(1, progress.steps - progress.step)
-        context.progress((part + progress.fraction) / parts, progress.sentence(what), left)
+        whole = replace(progress, seconds_left=pace * (remaining + (parts - part - 1) * progress.steps))
+        context.progress((part + progress.fraction) / parts, whole.sentence(what), whole.seconds_left)
 
     return report
