@@ -25,6 +25,7 @@ from experiments.parts.calibration_score import (
     calibration_rows,
 )
 from experiments.parts.layer_sensitivity import Sensitivities, sensitivities
+from experiments.parts.summaries import first_clause
 from experiments.protocols import BuildContext
 from experiments.records import ExperimentError, FailureKind, LayerSensitivity, StepEffect
 
@@ -230,7 +231,7 @@ class _Search(Generic[Built]):
             LayerSensitivity(layer=name, divergence=divergence, kept=name in kept or name not in known)
             for name, divergence in ranked.divergences.items()
         )
-        head, _, rest = best.effect.summary.partition("; ")
+        head, rest = first_clause(best.effect.summary)
         found = (
             f"max_drop {floor:g} held on {self._score.where}: {self._score.unit} loses {best.loss:.3g} with "
             + (f"the {best.wide} most sensitive of {len(movable)} layers" if best.wide else "none of the layers")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from experiments.parts.int8_settings import DynamicSettings
 from experiments.parts.int8_static_onnx import StaticSettings
+from experiments.parts.summaries import first_clause
 from experiments.protocols import BuildContext
 from experiments.records import StepEffect
 
@@ -46,7 +47,7 @@ def quantize_smoothed(
         effect = quantize_statically(graph, target, settings.quantizer, look, context)
     else:
         effect = quantize_dynamically(graph, target, settings.quantizer, context)
-    head, _, rest = effect.summary.partition("; ")
+    head, rest = first_clause(effect.summary)
     words = f"{smoothed.in_words()} (alpha {settings.alpha:g}, {statistics.rows})"
     warnings = dict.fromkeys((*statistics.warnings(), *effect.warnings))
     return effect.model_copy(update={"summary": f"{head}; {words}; {rest}", "warnings": tuple(warnings)})

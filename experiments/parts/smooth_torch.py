@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from experiments.parts.summaries import first_clause
 from experiments.protocols import BuildContext
 from experiments.records import StepEffect
 
@@ -37,6 +38,6 @@ def quantize_smoothed(
     }
     module, effect = quantize_linears(module, settings, keep, context, scales)
     smooth = [name for name in scales if name not in effect.kept]
-    head, _, rest = effect.summary.partition("; ")
+    head, rest = first_clause(effect.summary)
     words = f"inputs of {len(smooth)} layers smoothed by a multiplication before them (alpha {alpha:g})"
     return module, effect.model_copy(update={"summary": f"{head}; {words}; {rest}"})

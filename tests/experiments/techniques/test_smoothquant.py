@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from experiments.parts.linear_graph import open_linear_graph
 from experiments.parts.onnx_graph import save_graph
 from experiments.parts.smooth_graph import smooth_graph
+from experiments.parts.summaries import first_clause
 from experiments.protocols import Ask, Task
 from experiments.runtimes.onnxruntime import OnnxRuntime
 from experiments.runtimes.torch_eager import TorchEager
@@ -138,3 +139,9 @@ def test_what_it_cannot_do_is_refused_by_name() -> None:
     ask = Ask(task="text-generation", device="cpu", runtime=TorchEager())
     assert SmoothQuant().refuse(ask) is None
     assert "activations dynamic" in str(SmoothQuant(activations="static").refuse(ask))
+
+
+def test_what_stands_in_parentheses_is_never_cut() -> None:
+    said = "8 of 9 layers quantized, 1 kept (lm_head: shares its tensor; kept float); embeddings kept float; more"
+    assert first_clause(said) == (said.partition("); ")[0] + ")", "embeddings kept float; more")
+    assert first_clause("all") == ("all", "")
