@@ -97,7 +97,8 @@ def schedule(workload: Workload, latency_ns: dict[str, int], most: int, exactly:
     }
     fewest = min(wanted.values())
     rounds = min(most, fewest)
-    blocks = max(1, min(BLOCKS, fewest // (2 * rounds)))
+    # Two blocks waste least of a given number.
+    blocks = max(1, min(2 if exactly else BLOCKS, fewest // (2 * rounds)))
     return Schedule(
         rounds=rounds,
         blocks=blocks,

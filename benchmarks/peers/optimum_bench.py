@@ -19,8 +19,9 @@ import torch.onnx.symbolic_opset14 as public
 from torch.onnx._internal.torchscript_exporter import symbolic_opset14 as moved
 
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
-for _name in ("_attention_scale", "_causal_attention_mask"):  # optimum looks for them where they used to be
-    setattr(public, _name, getattr(moved, _name))
+for _name in dir(moved):  # optimum looks for them where they used to be
+    if not hasattr(public, _name):
+        setattr(public, _name, getattr(moved, _name))
 
 
 def main(job: dict[str, Any]) -> None:

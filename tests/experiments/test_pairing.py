@@ -36,3 +36,11 @@ def test_rounds_are_even_and_cost_no_more_than_the_timing(start: float, seconds:
     assert rounds % 2 == 0
     assert MIN_ROUNDS <= rounds <= MAX_ROUNDS
     assert rounds == MIN_ROUNDS or rounds * start <= 4 * seconds * 1.001
+
+
+def test_an_exact_number_of_requests_replaces_what_the_workload_asks_for() -> None:
+    alone = schedule(Workload(), {"candidate": 10_000_000}, 1, exactly=50)
+    assert alone.rounds * alone.blocks * alone.requests["candidate"] == 50
+    paired = schedule(Workload(), {"baseline": 16_000_000, "candidate": 10_000_000}, 4, exactly=20)
+    assert paired.requests["baseline"] == paired.requests["candidate"]
+    assert 20 <= paired.rounds * paired.blocks * paired.requests["candidate"] <= 24
