@@ -18,7 +18,9 @@ def main(job: dict[str, Any]) -> None:
     torch.set_num_threads(job["threads"])
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
     length = job["sequence_length"]
-    names = list(tokenizer.model_input_names)
+    # In the order of the model's arguments: Olive exports by position.
+    order = ("input_ids", "attention_mask", "token_type_ids")
+    names = [name for name in order if name in tokenizer.model_input_names]
 
     class Rows(torch.utils.data.Dataset):
         def __init__(self, texts: list[str], pad: bool) -> None:
