@@ -85,7 +85,9 @@ class Order(BaseModel):
     """What to build, as the conducting process says it.
 
     Attributes:
-        state: all that determines what a build gives besides its steps: hashes of weights and data, versions, seed.
+        model_sha256: over everything that decides what the model answers.
+        data: hash of the rows that steps learn from or calibrate on.
+        libraries: versions of the distributions that decide what the steps make.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,7 +104,9 @@ class Order(BaseModel):
     threads: int
     sequence_length: int
     isa: tuple[str, ...]
-    state: dict[str, Any]
+    model_sha256: str
+    data: dict[Use, str]
+    libraries: dict[str, str]
     cache: str
     path_roots: tuple[str, ...] | None
     offline: bool
@@ -111,6 +115,11 @@ class Order(BaseModel):
         """Where this build may read and write."""
         roots = None if self.path_roots is None else tuple(map(Path, self.path_roots))
         return Host(cache=Path(self.cache), path_roots=roots, offline=self.offline)
+
+    def origin(self) -> dict[str, Any]:
+        """All that determines what a build gives, besides its steps and what these depend on."""
+        named = {"model_sha256", "task", "device", "isa", "threads", "seed", "sequence_length"}
+        return self.model_dump(mode="json", include=named)
 
 
 class _Artifact:
@@ -366,14 +375,13 @@ class _Artifact:
         done = self._plan.steps[:steps]
         using = (*done, *([asking] if asking is not None else []))
         through = {n: q.model_dump(mode="json") for n, q in self._plan.through.items() if n < steps}
-        state = dict(self._order.state)
-        data, libraries = state.pop("data"), state.pop("libraries")
+        data, libraries = self._order.data, self._order.libraries
         needed = {use for step in using for use in step.needs()}
         special = {name for step in self._plan.steps for name in step.libraries}
         wanted = {name for step in using for name in step.libraries}
         return {
             "build": BUILD_VERSION,
-            **state,
+            **self._order.origin(),
             "data": {use: sha256 for use, sha256 in data.items() if use in needed},
             "libraries": {n: v for n, v in libraries.items() if n in wanted or n not in special - ALWAYS},
             "steps": [step.model_dump(mode="json") for step in done],
@@ -390,7 +398,9 @@ class _Artifact:
         steps: int,
         asking: Technique | None = None,
     ) -> Path:
-        folder, reused = self._cache.get(kind, self._address(key, steps, asking), make)
+        # Answers to the probe depend on the pack; the model and what is learnt of it do not.
+        probed = {"pack": Path(self._order.pack).name} if kind in ("sources", "exports") else {}
+        folder, reused = self._cache.get(kind, {**self._address(key, steps, asking), **probed}, make)
         if reused and kind != "sources":
             after = " -> ".join(step.technique for step in self._plan.steps[:steps]) or "the model as it is"
             words = {"modules": "the module", "exports": "the export"}.get(kind, f"the {kind}")

@@ -22,11 +22,16 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1.5e
 ROUND_TRIP = 1e-4
 
 
-def inspect(built: Path, fresh: Path, *, dtype: str, quantized: bool) -> Canary:
+def inspect(built: Path, fresh: Path, *, dtype: str, quantized: bool, fused: bool = False) -> Canary:
     """Compare the probe outputs (``batch.npy``, ``single.npy``) of a built artifact with those of a fresh process.
 
     ``built`` holds the answers of the source model (``source``), of the module that an exact artifact must equal
     (``reference``: pruned or trained on purpose, not yet narrowed) and of the artifact in its builder (``built``).
+
+    Args:
+        dtype: the artifact's main number format.
+        quantized: differences are recorded, not judged.
+        fused: the fresh process computes in another order than the builder, which is judged as the format allows.
 
     Raises:
         ExperimentError: ``canary`` with the numbers, if an unquantized artifact differs or anything is not finite;
@@ -50,7 +55,9 @@ def inspect(built: Path, fresh: Path, *, dtype: str, quantized: bool) -> Canary:
         )
     scale = max(1.0, float(np.abs(expected["batch"]).max()))
     trip = _difference(now["batch"], made["batch"])
-    if trip > ROUND_TRIP * max(scale, float(np.abs(made["batch"]).max())):
+    if trip > (TOLERANCE.get(dtype, ROUND_TRIP) if fused else ROUND_TRIP) * max(
+        scale, float(np.abs(made["batch"]).max())
+    ):
         raise ExperimentError(
             FailureKind.BAD_MODEL,
             f"the saved artifact answers differently in a fresh process: outputs differ by up to {trip:.3g}",

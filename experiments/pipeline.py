@@ -298,47 +298,36 @@ class _Run:
     def _built(self, variant: Variant) -> _Built:
         spec = self.spec
         own = {name for step in variant.recipe for name in step.libraries}
-        state = {
-            "model": self._model_sha256,
-            "task": self._task,
-            "device": spec.resources.device,
-            "pack": self._pack.folder.name,
-            "isa": list(hardware.isa()),
-            "threads": len(self._cores),
-            "libraries": hardware.library_versions({*ALWAYS, *own}),
-            "seed": spec.seed,
-            "data": {use: self._data[use] for use in sorted(uses(variant)) if use in self._data},
-        }
-        recipe = [step.model_dump(mode="json") for step in variant.recipe]
-        runtime = variant.runtime.model_dump(mode="json")
+        order = Order(
+            source=str(self._folder),
+            facts=facts_payload(self._facts),
+            task=self._task_known(),
+            device=spec.resources.device,
+            recipe=tuple(step.model_dump(mode="json") for step in variant.recipe),
+            runtime=variant.runtime.model_dump(mode="json"),
+            dataset=spec.dataset.model_dump(mode="json") if spec.dataset else None,
+            pack=str(self._pack.folder),
+            seed=spec.seed,
+            threads=len(self._cores),
+            sequence_length=spec.workload.sequence_length,
+            isa=hardware.isa(),
+            model_sha256=self._model_sha256,
+            data={use: self._data[use] for use in sorted(uses(variant)) if use in self._data},
+            libraries=hardware.library_versions({*ALWAYS, *own}),
+            cache=str(self.host.cache),
+            path_roots=self._path_roots(),
+            offline=self.host.offline,
+        )
         key = {
-            **state,
             "build": BUILD_VERSION,
-            "recipe": recipe,
-            "runtime": runtime,
+            **order.origin(),
+            **order.model_dump(mode="json", include={"recipe", "runtime", "data", "libraries"}),
+            "pack": self._pack.folder.name,
             "runtime_libraries": hardware.library_versions(set(variant.runtime.libraries())),
         }
 
         def make(folder: Path) -> None:
             self.events.log(f"build {variant.name}: {variant.recipe_text} for {variant.runtime.kind}")
-            order = Order(
-                source=str(self._folder),
-                facts=facts_payload(self._facts),
-                task=self._task_known(),
-                device=spec.resources.device,
-                recipe=tuple(recipe),
-                runtime=runtime,
-                dataset=spec.dataset.model_dump(mode="json") if spec.dataset else None,
-                pack=str(self._pack.folder),
-                seed=spec.seed,
-                threads=len(self._cores),
-                sequence_length=spec.workload.sequence_length,
-                isa=hardware.isa(),
-                state=state,
-                cache=str(self.host.cache),
-                path_roots=self._path_roots(),
-                offline=self.host.offline,
-            )
             answer = self._build_process().call("build", out=str(folder), order=order.model_dump(mode="json"))
             self.reused += [words for words in answer["reused"] if words not in self.reused]
 
@@ -404,6 +393,7 @@ class _Run:
                     out,
                     dtype=built.record.dtype,
                     quantized=built.quantized,
+                    fused=built.variant.runtime.fuses,
                 )
             except ExperimentError as error:
                 error = _located(error, side)

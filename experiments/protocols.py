@@ -422,6 +422,7 @@ class Runtime(Plugin):
     tasks: ClassVar[frozenset[str]] = frozenset(TASKS)
     devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
     imports_torch: ClassVar[bool] = True
+    fuses: ClassVar[bool] = False  # joins a torch module's operators: answers agree within the number format only
 
     def refuse(self, ask: Ask) -> str | None:
         """Why this runtime can't serve the question, or None."""

@@ -44,6 +44,7 @@ class TorchCompile(Runtime):
     form = "torch"
     devices = frozenset({"cpu", "cuda"})
     imports_torch = True
+    fuses = True
 
     def refuse(self, ask: Ask) -> str | None:
         """Machines without a C++ compiler, and layers that the compiler can't see into."""

@@ -32,6 +32,7 @@ def judge(
     fresh: npt.NDArray[np.float32] | None = None,
     reference: npt.NDArray[np.float32] | None = None,
     quantized: bool = False,
+    fused: bool = False,
     dtype: str = "float32",
 ) -> Canary:
     folder(root, "source", SOURCE)
@@ -42,6 +43,7 @@ def judge(
         folder(root, "fresh", made if fresh is None else fresh, single),
         dtype=dtype,
         quantized=quantized,
+        fused=fused,
     )
 
 
@@ -61,6 +63,15 @@ def test_a_model_that_was_pruned_or_trained_is_held_to_the_module_it_became(tmp_
     checked = judge(tmp_path, changed, reference=changed)
     assert checked.passed
     assert checked.source_difference == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_runtime_that_fuses_operators_is_held_to_the_number_format_not_to_the_last_digit(tmp_path: Path) -> None:
+    fresh = SOURCE + np.float32(0.05)
+    (tmp_path / "exact").mkdir()
+    error = failure(tmp_path / "exact", SOURCE, fresh=fresh, dtype="bfloat16")
+    assert error.failure.kind is FailureKind.BAD_MODEL
+    (tmp_path / "fused").mkdir()
+    assert judge(tmp_path / "fused", SOURCE, fresh=fresh, dtype="bfloat16", fused=True).passed
 
 
 def test_an_export_that_differs_from_its_source_fails_with_the_numbers(tmp_path: Path) -> None:

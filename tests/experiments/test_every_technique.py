@@ -76,20 +76,23 @@ def facts_of(name: str) -> ModelFacts:
     return next(demo.facts for demo in DEMO_MODELS if demo.name == name)
 
 
-def combinations() -> Iterator[Any]:
+def combinations() -> list[Any]:
     """Every combination that is claimed; all but each technique's first are slow."""
+    found = []
     for technique, config in catalog.plugins("technique").items():
         first = True
         for task in SUBJECTS:
-            for runtime, run in catalog.plugins("runtime").items():
+            # What compiles takes longest: it is nobody's first.
+            for runtime, run in sorted(catalog.plugins("runtime").items(), key=lambda item: item[1].fuses):
                 if task not in config.tasks or task not in run.tasks:
                     continue
                 made = Combination(technique, runtime, task)
                 if made.why_not() is not None:
                     continue
                 marks = [] if first else [pytest.mark.slow]
-                yield pytest.param(made, id=f"{technique}-{runtime}-{task}", marks=marks)
+                found.append(pytest.param(made, id=f"{technique}-{runtime}-{task}", marks=marks))
                 first = False
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,9 @@ def made(builder: Child, folder: Path, combination: Combination, recipe: tuple[T
         threads=len(hardware.allowed_cores()),
         sequence_length=workload.sequence_length,
         isa=hardware.isa(),
-        state={"model": name, "task": combination.task, "limit": dataset.limit, "test": digest(SHORT)},
+        model_sha256=digest([name, combination.task, dataset.model_dump(mode="json")]),
+        data={},
+        libraries={},
         cache=str(cache),
         path_roots=None,
         offline=False,
@@ -198,7 +203,9 @@ def test_it_applies_saves_opens_elsewhere_and_its_label_is_true(
     answers = tmp_path / "answers"
     answers.mkdir()
     opener.call("probe", out=str(answers))
-    assert canary.inspect(folder, answers, dtype=record.dtype, quantized=built["quantized"]).passed
+    assert canary.inspect(
+        folder, answers, dtype=record.dtype, quantized=built["quantized"], fused=combination.ran_on.fuses
+    ).passed
 
 
 def test_every_technique_has_a_combination_or_says_why_not_here() -> None:
