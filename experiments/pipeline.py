@@ -260,6 +260,7 @@ class _Run:
         devices = tuple(d for d in hardware.devices() if d.kind == kind)[: spec.devices]
         libraries = {"numpy", "transformers", "tokenizers", *spec.variant.runtime.libraries()}
         libraries.update(spec.baseline.runtime.libraries())
+        libraries.update(name for step in spec.variant.recipe for name in step.libraries)
         if kind == "cpu":
             self._ceilings = hardware.ceilings(self.host.cache, self._cores)
         else:
