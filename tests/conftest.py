@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     needed = 2 if item.get_closest_marker("multi_gpu") else 1 if item.get_closest_marker("gpu") else 0
     if needed and cuda_devices() < needed:
         pytest.skip(f"needs {needed} CUDA device(s), this machine has {cuda_devices()}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> None:
+    """A shell ignores Ctrl-C in what it starts in the background, and programs that are started there inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

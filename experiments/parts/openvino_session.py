@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openvino
 
 from experiments.parts.decoding import check_prompt, max_positions
 from experiments.parts.onnx_probe import complete_inputs, empty_past, values_of_all_nodes
@@ -155,6 +154,8 @@ def _slot(port: Any) -> SimpleNamespace:
 
 def _compile(path: Path, threads: int) -> Any:
     """The graph, compiled for the CPU with ``threads`` threads and one request at a time."""
+    import openvino  # an extra: only who chose this runtime has it
+
     core = openvino.Core()
     try:
         model = core.read_model(path)
