@@ -139,7 +139,8 @@ def _quality_words(q: Quality) -> str:
         return f"its {name} can't be told apart ({values})"
     if q.drop < 0:
         return f"its {name} is no worse ({values})"
-    return f"its {name} drops by only {_drop(q)} ({values})"
+    verb = "rises" if q.value > q.baseline else "drops"  # perplexity is worse when it rises
+    return f"its {name} {verb} by only {_drop(q)} ({values})"
 
 
 def _none_is_best(study: StudyReport, batch: int | None) -> str:

@@ -157,7 +157,9 @@ def test_perplexity_counts_downwards() -> None:
     assert found is not None
     assert found.drop == pytest.approx(40.8)
     assert "170 %" in verdict(worse)
-    assert sweet_spot(of(with_perplexity("int8", 24.1))) is not None
+    little = of(with_perplexity("int8", 24.1))
+    assert sweet_spot(little) is not None
+    assert "its perplexity rises by only 0.417 %" in verdict(little)
 
 
 def test_a_difference_too_small_to_print_is_not_called_a_drop() -> None:
