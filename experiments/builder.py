@@ -216,7 +216,7 @@ class _Artifact:
 
         set_up(self._order.device, self._order.threads)
         shutil.copytree(self._remember("sources", {}, self._source, steps=0), folder / "source")
-        module, effects = self._altered()
+        module, effects = self._altered(self._altering)
         live = TorchSession(module, self._order.task, "cpu", 0)
         if self._altering:
             self._probe(live, folder / "reference")
@@ -254,54 +254,38 @@ class _Artifact:
         _seed(self._order.seed)
         return load_module(self._context.source, self._order.task)
 
-    def _altered(self) -> tuple[Any, list[StepEffect]]:
-        """The module after the altering steps: from the longest beginning of the recipe that is kept, and on."""
+    def _altered(self, steps: int) -> tuple[Any, list[StepEffect]]:
+        """The module after the first ``steps`` steps, all of them altering, and their effects.
+
+        The result of a dear step is kept: where it is there, nothing before it is done.
+        """
         from experiments.parts.torch_files import load_module
 
-        steps = self._plan.torch[: self._altering]
-        kept = [n for n in range(len(steps), 0, -1) if steps[n - 1].shared and self._kept(n)]
-        effects: list[StepEffect] = []
-        if kept:
-            folder = self._remember("modules", {}, lambda folder: None, steps=kept[0])
-            module = load_module(folder / "files", "cpu")
-            effects = [
-                StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())
-            ]
-        else:
-            module = self._loaded()
-        for index in range(kept[0] if kept else 0, len(steps)):
-            if not steps[index].shared:
-                module, effect = self._applied(steps[index], module, index, effects)
-                effects.append(effect)
-                continue
-            made: list[Any] = []
-            folder = self._remember("modules", {}, self._keeping(module, index, effects, made), steps=index + 1)
-            effects = [
-                StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())
-            ]
-            # Another process may have made it while this one waited for its turn.
-            module = made[0] if made else load_module(folder / "files", "cpu")
-        return module, effects
+        if not steps:
+            return self._loaded(), []
+        step = self._plan.torch[steps - 1]
+        if not step.shared:
+            module, effects = self._altered(steps - 1)
+            module, effect = self._applied(step, module, steps - 1, effects)
+            return module, [*effects, effect]
+        made: list[Any] = []
+        folder = self._remember("modules", {}, lambda entry: made.append(self._keep(entry, steps)), steps=steps)
+        effects = [StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())]
+        return (made[0] if made else load_module(folder / "files", "cpu")), effects
 
-    def _keeping(self, module: Any, index: int, effects: list[StepEffect], made: list[Any]) -> Callable[[Path], None]:
-        """What makes the cache entry of a step's result: it is applied, and the module and all effects are saved."""
+    def _keep(self, folder: Path, steps: int) -> Any:
+        """The module after the first ``steps`` steps, which is saved in ``folder`` with the effects of all of them."""
+        from experiments.parts.companions import copy_companions
+        from experiments.parts.torch_files import save_module
 
-        def make(folder: Path) -> None:
-            from experiments.parts.companions import copy_companions
-            from experiments.parts.torch_files import save_module
-
-            changed, effect = self._applied(self._plan.torch[index], module, index, effects)
-            (folder / "files").mkdir()
-            save_module(changed, folder / "files")
-            copy_companions(self._context.source, folder / "files")
-            every = [*effects, effect]
-            (folder / "effects.json").write_text(json.dumps([e.model_dump(mode="json") for e in every]))
-            made.append(changed)
-
-        return make
-
-    def _kept(self, steps: int) -> bool:
-        return self._cache.has("modules", self._address({}, steps))
+        module, effects = self._altered(steps - 1)
+        module, effect = self._applied(self._plan.torch[steps - 1], module, steps - 1, effects)
+        (folder / "files").mkdir()
+        save_module(module, folder / "files")
+        copy_companions(self._context.source, folder / "files")
+        every = [*effects, effect]
+        (folder / "effects.json").write_text(json.dumps([e.model_dump(mode="json") for e in every]))
+        return module
 
     def _applied(self, step: Technique, module: Any, index: int, effects: list[StepEffect]) -> tuple[Any, StepEffect]:
         """``step`` applied to ``module``, seeded and timed."""
@@ -350,11 +334,18 @@ class _Artifact:
         saved = {"effects": [effect.model_dump(mode="json") for effect in effects], "about": about}
         (folder / "torch.json").write_text(json.dumps(saved))
 
+    def _exported_module(self) -> Any:
+        """The torch module behind the graph; where the export was kept, this process has not used torch before."""
+        from experiments.parts.torch_session import set_up
+
+        set_up(self._order.device, self._order.threads)
+        return self._altered(self._altering)[0]
+
     def _apply_onnx(self, step: Technique, index: int) -> StepEffect:
         scratch = self._work / f"{index}-{step.technique}"
         scratch.mkdir()
         context = replace(
-            self._context, remember=partial(self._remember, steps=index, asking=step), module=lambda: self._altered()[0]
+            self._context, remember=partial(self._remember, steps=index, asking=step), module=self._exported_module
         )
         started = time.monotonic()
         effect = step.apply_onnx(self._files / "model.onnx", scratch / "model.onnx", context)
@@ -426,10 +417,6 @@ class _Artifact:
 
     def _progress(self, fraction: float, message: str = "", seconds_left: float | None = None) -> None:
         self._reply({"kind": "progress", "fraction": fraction, "message": message, "seconds_left": seconds_left})
-
-
-def _saved_effects(folder: Path) -> list[StepEffect]:
-    return [StepEffect.model_validate(effect) for effect in json.loads((folder / "effects.json").read_text())]
 
 
 def zero_weights(module: Any) -> int:

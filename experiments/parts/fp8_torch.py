@@ -11,7 +11,7 @@ import torch
 from experiments.parts.fp8_linear import Fp8Linear, narrowed
 from experiments.parts.rounding import straight_through
 from experiments.protocols import BuildContext
-from experiments.records import ExperimentError, FailureKind, StepEffect
+from experiments.records import StepEffect
 
 if TYPE_CHECKING:
     from experiments.parts.linear_layers import LinearLayer
@@ -25,9 +25,9 @@ def quantize_module(module: Any, keep: Sequence[str], context: BuildContext) -> 
             ``unsupported`` if a pattern in ``keep`` matches nothing.
     """
     from experiments.parts.finite import require_finite
-    from experiments.parts.int8_torch import kept_in_words
     from experiments.parts.layer_patterns import matched
     from experiments.parts.linear_layers import linear_layers, swap
+    from experiments.parts.summaries import kept_in_words, no_layer_quantized
     from experiments.parts.tied_weights import tied_names
 
     started = time.monotonic()
@@ -52,12 +52,7 @@ def quantize_module(module: Any, keep: Sequence[str], context: BuildContext) -> 
             changed += 1
         context.progress((number + 1) / len(layers))
     if not changed:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(kept.items())[:3]) or "it has none"
-        raise ExperimentError(
-            FailureKind.NO_EFFECT,
-            f"fp8 changed nothing: 0 of {total} linear layers quantized ({reasons})",
-            fix="Name fewer layers in keep, or remove fp8 from the recipe.",
-        )
+        raise no_layer_quantized("fp8", total, kept)
     return module, StepEffect(
         technique="fp8",
         summary=f"{changed} of {total} linear layers in float8 e4m3{kept_in_words(kept)}; "

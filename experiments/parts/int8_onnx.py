@@ -41,9 +41,10 @@ def quantize_dynamically(
     from experiments.parts import int8_range
     from experiments.parts.embedding_nodes import quantize_tables
     from experiments.parts.int8_saturation import saturation_warning
-    from experiments.parts.int8_torch import kept_in_words, tables_in_words
-    from experiments.parts.linear_graph import nothing_changed, require_loads
-    from experiments.parts.onnx_graph import LIMIT, linear_nodes, load_graph, save_graph, weights_bytes
+    from experiments.parts.int8_torch import tables_in_words
+    from experiments.parts.linear_graph import nothing_changed
+    from experiments.parts.onnx_graph import LIMIT, linear_nodes, load_graph, require_loads, save_graph, weights_bytes
+    from experiments.parts.summaries import kept_in_words
 
     started = time.monotonic()
     reduce, why = int8_range.reduce_range(settings.reduce_range, context.isa)

@@ -73,10 +73,11 @@ def quantize_statically(
     from experiments.parts.embedding_nodes import quantize_tables
     from experiments.parts.int8_onnx import quiet_quantizer
     from experiments.parts.int8_saturation import saturation_warning
-    from experiments.parts.int8_torch import kept_in_words, tables_in_words
+    from experiments.parts.int8_torch import tables_in_words
     from experiments.parts.integer_kernels import integer_products
-    from experiments.parts.linear_graph import nothing_changed, require_loads
-    from experiments.parts.onnx_graph import LIMIT, load_graph, save_graph, weights_bytes
+    from experiments.parts.linear_graph import nothing_changed
+    from experiments.parts.onnx_graph import LIMIT, load_graph, require_loads, save_graph, weights_bytes
+    from experiments.parts.summaries import kept_in_words
 
     started = time.monotonic()
     reduce, why = int8_range.reduce_range(settings.reduce_range, context.isa)

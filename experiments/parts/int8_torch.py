@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.protocols import BuildContext
-from experiments.records import ExperimentError, FailureKind, StepEffect
+from experiments.records import StepEffect
 
 if TYPE_CHECKING:
     from experiments.parts.int8_settings import DynamicSettings
@@ -34,6 +34,7 @@ def quantize_linears(
     from experiments.parts.layer_patterns import matched
     from experiments.parts.linear_layers import linear_layers, swap
     from experiments.parts.quantized_linear import DynamicInt8Linear, quantize_weight
+    from experiments.parts.summaries import kept_in_words, no_layer_quantized
     from experiments.parts.tied_weights import tied_names
 
     started = time.monotonic()
@@ -62,12 +63,7 @@ def quantize_linears(
         context.progress((number + 1) / len(layers))
     total = len(layers) + sum(1 for name in kept if name not in {layer.name for layer in layers})
     if not changed:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(kept.items())[:3]) or "it has none"
-        raise ExperimentError(
-            FailureKind.NO_EFFECT,
-            f"{settings.technique} changed nothing: 0 of {total} linear layers quantized ({reasons})",
-            fix=f"Name fewer layers in keep, or remove {settings.technique} from the recipe.",
-        )
+        raise no_layer_quantized(settings.technique, total, kept)
     warning = saturation_warning("torch", reduce)
     effect = StepEffect(
         technique=settings.technique,
@@ -82,17 +78,10 @@ def quantize_linears(
     return module, effect
 
 
-def kept_in_words(kept: Mapping[str, str]) -> str:
-    """E.g. ``, 1 kept (lm_head: shares its tensor ...)``; only the first is spelled out."""
-    if not kept:
-        return ""
-    name, reason = next(iter(kept.items()))
-    more = f", and {len(kept) - 1} more" if len(kept) > 1 else ""
-    return f", {len(kept)} kept ({name}: {reason}{more})"
-
-
 def tables_in_words(asked: bool, narrow: Sequence[str], kept: Mapping[str, str]) -> str:
     """E.g. '3 of 3 embedding tables stored as int8', or that they were not asked for."""
+    from experiments.parts.summaries import kept_in_words
+
     if not asked:
         return "embeddings kept float"
     total = len(narrow) + len(kept)

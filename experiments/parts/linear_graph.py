@@ -50,24 +50,10 @@ def open_linear_graph(
             matches nothing.
     """
     from experiments.parts.embedding_nodes import embedding_nodes
-    from experiments.parts.finite import in_words
     from experiments.parts.layer_patterns import matched
-    from experiments.parts.onnx_graph import (
-        check_graph,
-        layer_name,
-        linear_nodes,
-        load_graph,
-        name_nodes,
-        non_finite_counts,
-    )
+    from experiments.parts.onnx_graph import layer_name, linear_nodes, read_whole
 
-    check_graph(source)
-    model = load_graph(source)
-    if counts := non_finite_counts(model):
-        raise ExperimentError(
-            FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts
-        )
-    name_nodes(model)
+    model = read_whole(source)
     nodes, tied = linear_nodes(model)
     nodes += convolution_nodes(model) if convolutions else []
     layers = {node.name: layer_name(node) for node in nodes}
@@ -99,18 +85,3 @@ def nothing_changed(technique: str, graph: LinearGraph, result: onnx.ModelProto,
         f"{technique} changed nothing: 0 of {graph.total} linear layers quantized{where}",
         fix=fix,
     )
-
-
-def require_loads(path: Path, technique: str, threads: int) -> None:
-    """Open the finished graph once.
-
-    Raises:
-        ExperimentError: ``bad_model`` if ONNX Runtime does not take it.
-    """
-    from experiments.parts.onnx_probe import open_quietly
-
-    try:
-        open_quietly(path, threads)
-    except Exception as error:  # onnxruntime's exceptions share no public base
-        first = str(error).strip().splitlines()[0]
-        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after {technique}: {first}") from error

@@ -60,7 +60,7 @@ class MaskPruner(Technique):
         """
         from experiments.parts.block_layers import block_layers
         from experiments.parts.finite import in_words, non_finite_counts, require_finite
-        from experiments.parts.int8_torch import kept_in_words
+        from experiments.parts.summaries import kept_in_words
         from experiments.parts.tied_weights import parameter_count
 
         require_finite(module)

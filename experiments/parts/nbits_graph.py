@@ -48,29 +48,13 @@ def quantize_graph(
         ExperimentError: ``bad_model`` for non-finite weights or a result that does not load, ``no_effect`` if no node
             was quantized, ``unsupported`` if a pattern in ``keep`` matches nothing.
     """
-    from experiments.parts.finite import in_words
-    from experiments.parts.int8_torch import kept_in_words
     from experiments.parts.layer_patterns import matched
     from experiments.parts.nbits_nodes import drop_unread
-    from experiments.parts.onnx_graph import (
-        check_graph,
-        layer_name,
-        linear_nodes,
-        load_graph,
-        name_nodes,
-        non_finite_counts,
-        save_graph,
-    )
-    from experiments.parts.onnx_probe import open_quietly
+    from experiments.parts.onnx_graph import layer_name, linear_nodes, read_whole, require_loads, save_graph
+    from experiments.parts.summaries import kept_in_words, no_layer_quantized
 
     started = time.monotonic()
-    check_graph(source)
-    model = load_graph(source)
-    if counts := non_finite_counts(model):
-        raise ExperimentError(
-            FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts
-        )
-    name_nodes(model)
+    model = read_whole(source)
     nodes, tied = linear_nodes(model)
     layers = [*map(layer_name, nodes), *tied]
     asked = matched(keep, layers)
@@ -78,23 +62,14 @@ def quantize_graph(
     if how.head == "float":
         kept |= {layer: f"shares its tensor with {table}; kept float, tie intact" for layer, table in tied.items()}
     matrices = _matrices(model, nodes, {} if how.head == "float" else tied, kept)
+    if not matrices:
+        raise no_layer_quantized(how.technique, len(layers), kept)
     coder = Coder(how, _statistics(how, context))
     notes = [coder_words] if (coder_words := _scaled(model, matrices, coder)) else []
     notes += _coded(model, matrices, coder, context)
-    if not matrices:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(kept.items())[:3]) or "it has none"
-        raise ExperimentError(
-            FailureKind.NO_EFFECT,
-            f"{how.technique} changed nothing: 0 of {len(layers)} linear layers quantized ({reasons})",
-            fix=f"Name fewer layers in keep, or remove {how.technique} from the recipe.",
-        )
     drop_unread(model)
     save_graph(model, target)
-    try:
-        open_quietly(target, context.threads)
-    except Exception as error:  # onnxruntime's exceptions share no public base
-        first = str(error).strip().splitlines()[0]
-        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after {how.technique}: {first}") from error
+    require_loads(target, how.technique, context.threads)
     narrow = how.accuracy_level == 4 and context.device == "cpu"
     products = "products in 8 bits where the CPU has a kernel for it" if narrow else "products in the inputs' own type"
     told = "; ".join([coder.in_words(), *notes, products])

@@ -73,6 +73,39 @@ def check_graph(path: Path) -> None:
         raise ExperimentError(FailureKind.BAD_MODEL, f"'{path.name}' is not a valid ONNX model: {first}") from error
 
 
+def read_whole(source: Path) -> onnx.ModelProto:
+    """The checked graph of ``source`` with its weights, all finite; every node of the main graph has a name of its own.
+
+    Raises:
+        ExperimentError: ``bad_model`` for a broken file or non-finite weights.
+    """
+    from experiments.parts.finite import in_words
+
+    check_graph(source)
+    model = load_graph(source)
+    if counts := non_finite_counts(model):
+        raise ExperimentError(
+            FailureKind.BAD_MODEL, f"the model has non-finite weights: {in_words(counts)}", tensors=counts
+        )
+    name_nodes(model)
+    return model
+
+
+def require_loads(path: Path, technique: str, threads: int) -> None:
+    """Open the finished graph once.
+
+    Raises:
+        ExperimentError: ``bad_model`` if ONNX Runtime does not take it.
+    """
+    from experiments.parts.onnx_probe import open_quietly
+
+    try:
+        open_quietly(path, threads)
+    except Exception as error:  # onnxruntime's exceptions share no public base
+        first = str(error).strip().splitlines()[0]
+        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after {technique}: {first}") from error
+
+
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """``graph`` and all graphs inside its nodes (bodies of Loop, If, Scan)."""
     yield graph

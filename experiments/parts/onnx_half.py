@@ -39,8 +39,14 @@ def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: Bu
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
     from experiments.parts.finite import in_words
-    from experiments.parts.onnx_graph import load_graph, name_nodes, non_finite_counts, save_graph, sort_nodes
-    from experiments.parts.onnx_probe import open_quietly
+    from experiments.parts.onnx_graph import (
+        load_graph,
+        name_nodes,
+        non_finite_counts,
+        require_loads,
+        save_graph,
+        sort_nodes,
+    )
 
     started = time.monotonic()
     model = load_graph(source)
@@ -81,11 +87,7 @@ def convert_to_half(source: Path, target: Path, keep: Sequence[str], context: Bu
             fix="Remove fp16 from the recipe, or keep fewer operators.",
         )
     save_graph(half, target)
-    try:
-        open_quietly(target, context.threads)
-    except Exception as error:  # onnxruntime's exceptions share no public base
-        first = str(error).strip().splitlines()[0]
-        raise ExperimentError(FailureKind.BAD_MODEL, f"result does not load after fp16: {first}") from error
+    require_loads(target, "fp16", context.threads)
     _refuse_overflow(target, feeds, largest, context)
     summary = f"{changed} of {len(before)} weight tensors converted to float16"
     if wide:

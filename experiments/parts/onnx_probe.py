@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,3 +165,15 @@ def values_of_all_nodes(path: Path, feeds: Mapping[str, npt.NDArray[Any]], threa
         part = order[start : start + 64]
         for (node, kind, name), value in zip(part, session.run([n for _, _, n in part], complete), strict=True):
             yield f"{node} ({kind})", name, value
+
+
+def first_non_finite_node(path: Path, feeds: Mapping[str, npt.NDArray[Any]], threads: int) -> str | None:
+    """Name of the first node, in execution order, with a NaN or positive infinity (-inf is what masks hold), or None.
+
+    Float16 values count as float16 even where the CPU provider computes them wide.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        for node, _, value in values_of_all_nodes(path, feeds, threads, Path(work)):
+            if bool(np.isnan(value).any() or np.isposinf(value).any()):
+                return str(node)
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy as np
 import onnxruntime
 
 from experiments.parts.decoding import check_prompt, max_positions
-from experiments.parts.onnx_probe import complete_inputs, empty_past, input_dtype, values_of_all_nodes
+from experiments.parts.onnx_probe import complete_inputs, empty_past, first_non_finite_node, input_dtype
 from experiments.protocols import Generated
 from experiments.records import ExperimentError, FailureKind
 
@@ -152,11 +151,7 @@ class OnnxSession:
 
         Float16 values count as float16 even where the CPU provider computes them wide.
         """
-        with tempfile.TemporaryDirectory() as work:
-            for node, _, value in values_of_all_nodes(self._path, self._feeds(inputs), self._threads, Path(work)):
-                if bool(np.isnan(value).any() or np.isposinf(value).any()):
-                    return str(node)
-        return None
+        return first_non_finite_node(self._path, self._feeds(inputs), self._threads)
 
     def _feeds(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Exactly the inputs that the graph wants, in its types."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.parts.decoding import check_prompt, max_positions
-from experiments.parts.onnx_probe import complete_inputs, empty_past, values_of_all_nodes
+from experiments.parts.onnx_probe import complete_inputs, empty_past, first_non_finite_node
 from experiments.protocols import Generated
 from experiments.records import ExperimentError, FailureKind
 
@@ -135,11 +134,7 @@ class OpenVinoSession:
 
     def first_non_finite(self, inputs: Mapping[str, npt.NDArray[Any]]) -> str | None:
         """Name of the first node of the ONNX graph with a NaN or positive infinity, as the reference runtime has it."""
-        with tempfile.TemporaryDirectory() as work:
-            for node, _, value in values_of_all_nodes(self._path, self._feeds(inputs), self._threads, Path(work)):
-                if bool(np.isnan(value).any() or np.isposinf(value).any()):
-                    return str(node)
-        return None
+        return first_non_finite_node(self._path, self._feeds(inputs), self._threads)
 
     def _feeds(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         rows = next(iter(inputs.values())).shape[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.parts.weight_only import Coder, WeightOnly
 from experiments.protocols import BuildContext
-from experiments.records import ExperimentError, FailureKind, StepEffect
+from experiments.records import StepEffect
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +27,9 @@ def quantize_module(module: Any, how: WeightOnly, keep: Sequence[str], context: 
             ``unsupported`` if a pattern in ``keep`` matches nothing.
     """
     from experiments.parts.finite import require_finite
-    from experiments.parts.int8_torch import kept_in_words
     from experiments.parts.layer_patterns import matched
     from experiments.parts.linear_layers import linear_layers, swap
+    from experiments.parts.summaries import kept_in_words, no_layer_quantized
 
     started = time.monotonic()
     require_finite(module)
@@ -46,12 +46,8 @@ def quantize_module(module: Any, how: WeightOnly, keep: Sequence[str], context: 
             kept[layer.name] = why
     narrow = [layer for layer in layers if layer.name not in kept]
     if not narrow:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(kept.items())[:3]) or "it has none"
-        raise ExperimentError(
-            FailureKind.NO_EFFECT,
-            f"{how.technique} changed nothing: 0 of {total} linear layers quantized ({reasons})",
-            fix=f"Name fewer layers in keep, choose another group_size, or remove {how.technique} from the recipe.",
-        )
+        fix = f"Name fewer layers in keep, choose another group_size, or remove {how.technique} from the recipe."
+        raise no_layer_quantized(how.technique, total, kept, fix)
     statistics: Mapping[str, Any] = {}
     if how.calibrates:
         from experiments.parts.calibration import input_statistics

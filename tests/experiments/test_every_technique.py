@@ -6,6 +6,7 @@ label is true. One combination a technique runs every time; the others are marke
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,8 +109,10 @@ def opener() -> Iterator[Child]:
         yield child
 
 
-def made(builder: Child, folder: Path, combination: Combination, recipe: tuple[Technique, ...]) -> Path:
-    """Build an artifact as the pipeline does."""
+def made(
+    builder: Child, folder: Path, combination: Combination, recipe: tuple[Technique, ...]
+) -> tuple[Path, list[str]]:
+    """Build an artifact as the pipeline does; its folder, and what was reused for it."""
     name, data = SUBJECTS[combination.task]
     cache = Path(os.environ["STEELYARD_CACHE"])
     host = Host(cache=cache)
@@ -157,8 +160,8 @@ def made(builder: Child, folder: Path, combination: Combination, recipe: tuple[T
         path_roots=None,
         offline=False,
     )
-    builder.call("build", out=str(out), order=order.model_dump(mode="json"))
-    return out
+    answer = builder.call("build", out=str(out), order=order.model_dump(mode="json"))
+    return out, answer["reused"]
 
 
 @pytest.mark.timeout(1200)
@@ -166,10 +169,8 @@ def made(builder: Child, folder: Path, combination: Combination, recipe: tuple[T
 def test_it_applies_saves_opens_elsewhere_and_its_label_is_true(
     builder: Child, opener: Child, tmp_path: Path, combination: Combination
 ) -> None:
-    import json
-
-    folder = made(builder, tmp_path, combination, (combination.step,))
-    plain = made(builder, tmp_path, combination, ())
+    folder, _ = made(builder, tmp_path, combination, (combination.step,))
+    plain, _ = made(builder, tmp_path, combination, ())
     built = json.loads((folder / "built.json").read_text())
     record = ArtifactRecord.model_validate(built["record"])
     whole = ArtifactRecord.model_validate(json.loads((plain / "built.json").read_text())["record"])
@@ -206,6 +207,32 @@ def test_it_applies_saves_opens_elsewhere_and_its_label_is_true(
     assert canary.inspect(
         folder, answers, dtype=record.dtype, quantized=built["quantized"], fused=combination.ran_on.fuses
     ).passed
+
+
+def test_a_recipe_goes_on_from_what_others_that_begin_alike_have_left(builder: Child, tmp_path: Path) -> None:
+    eager = Combination("finetune", "torch-eager", "image-classification")
+    graph = Combination("finetune", "onnxruntime", "image-classification")
+    steps = catalog.plugins("technique")
+    beginning = (steps["prune-structured"](), eager.step)
+    first, _ = made(builder, tmp_path, eager, beginning)
+
+    narrow, reused = made(builder, tmp_path, graph, (*beginning, steps["int8-dynamic"]()))
+    assert "the module of prune-structured -> finetune" in reused or (
+        "the export of prune-structured -> finetune" in reused  # where the cache outlives the session
+    )
+
+    # In a process of its own the export is all that is needed, until a method asks for the module behind it.
+    with Child("build", Events(lambda event: None), Limits(3600, None)) as fresh:
+        four_bits = steps["int4-weight-only"](method="gptq", group_size=16, samples=8)
+        coded, reused = made(fresh, tmp_path, graph, (*beginning, four_bits))
+    assert "the export of prune-structured -> finetune" in reused
+
+    def told(folder: Path) -> list[dict[str, Any]]:
+        effects: list[dict[str, Any]] = json.loads((folder / "built.json").read_text())["effects"]
+        return effects
+
+    assert [effect["technique"] for effect in told(narrow)] == ["prune-structured", "finetune", "int8-dynamic"]
+    assert told(narrow)[:2] == told(coded)[:2] == told(first)
 
 
 def test_every_technique_has_a_combination_or_says_why_not_here() -> None:
