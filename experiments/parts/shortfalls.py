@@ -21,3 +21,10 @@ def left_wide(report: Report, technique: str) -> str | None:
         return None
     untouched = f", and {len(effect.kept)} of {effect.of} layers too" if effect.kept else ""
     return f"only linear layers are stored small: embeddings and normalisation stay as they were{untouched}"
+
+
+def wide_beside_integers(report: Report, technique: str, embeddings: bool) -> str | None:
+    """What keeps an 8-bit artifact above a quarter of the size; ``embeddings``: their tables are integers too."""
+    if embeddings:
+        return "each channel and each row of a table has a scale of its own, and normalisation stays wide"
+    return left_wide(report, technique)

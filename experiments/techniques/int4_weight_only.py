@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from experiments.parts.quantizer import Quantizer
 from experiments.parts.shortfalls import left_wide
 from experiments.parts.weight_only import Head, Method, WeightOnly
-from experiments.parts.weight_only_checks import refuse_weight_only, valid_groups
-from experiments.protocols import Ask, Aspect, BuildContext, ModelFacts, Textbook, Use
-from experiments.records import Label, Report, StepEffect
+from experiments.parts.weight_only_quantizer import WeightOnlyQuantizer
+from experiments.protocols import Aspect, Textbook, Use
+from experiments.records import Report
 
 
-class Int4WeightOnly(Quantizer):
+class Int4WeightOnly(WeightOnlyQuantizer):
     """Store the weights of linear layers (``nn.Linear``, ``Conv1D``; in ONNX ``MatMul`` and ``Gemm``) in 4 bits.
 
     ONNX Runtime reads them with ``MatMulNBits``, PyTorch with its own 4-bit kernel in bfloat16. An output head that is
@@ -60,8 +58,6 @@ class Int4WeightOnly(Quantizer):
         default=128, ge=1, le=4096, description="gptq and awq: calibration rows, or windows of running text, at most."
     )
 
-    forms = frozenset({"torch", "onnx"})
-    label = Label.WEIGHT_ONLY
     makes = "int4"
     textbook = Textbook(
         latency="1.5x to 3x faster tokens where reading the weights is what takes time; slower prompts",
@@ -75,14 +71,6 @@ class Int4WeightOnly(Quantizer):
     def needs(self) -> frozenset[Use]:
         """Calibration rows for gptq and awq."""
         return super().needs() | (frozenset({"calibration"}) if self.how().calibrates else frozenset())
-
-    def refuse(self, ask: Ask) -> str | None:
-        """Quantized models, groups that PyTorch's kernel can't take, CUDA without a kernel that was tried."""
-        return refuse_weight_only(ask, self.how()) or super().refuse(ask)
-
-    def valid(self, facts: ModelFacts) -> dict[str, Any]:
-        """Group sizes that divide the model's width."""
-        return {"group_size": valid_groups(facts, (16, 32, 64, 128, 256))}
 
     def shortfall(self, aspect: Aspect, report: Report) -> str | None:
         """Where reading weights is not what takes the time, small models, and what is not stored small."""
@@ -106,21 +94,3 @@ class Int4WeightOnly(Quantizer):
             act_order=self.act_order,
             samples=self.samples,
         )
-
-    def quantize_torch(self, module: Any, keep: tuple[str, ...], context: BuildContext) -> tuple[Any, StepEffect]:
-        """Swap the linear layers. Raises as ``parts.weight_only_torch.quantize_module`` does."""
-        from experiments.parts.weight_only_torch import quantize_module
-
-        return quantize_module(module, self.how(), keep, context)
-
-    def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:
-        """Quantize the graph. Raises as ``parts.nbits_graph.quantize_graph`` does."""
-        from experiments.parts.nbits_graph import quantize_graph
-
-        return quantize_graph(source, target, self.how(), keep, context)
-
-    def simulated(self, layer: Any, context: BuildContext) -> Any:
-        """4-bit weights, rounded to nearest in float32. See ``Quantizer.simulated``."""
-        from experiments.parts.weight_rounding import BlockRoundedLinear
-
-        return BlockRoundedLinear(layer, self.how().grid)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from experiments.parts.int8_settings import DynamicSettings
 from experiments.parts.quantizer import Quantizer
-from experiments.parts.shortfalls import left_wide, no_units
+from experiments.parts.shortfalls import no_units, wide_beside_integers
 from experiments.protocols import Ask, Aspect, BuildContext, Textbook
 from experiments.records import Label, Report, StepEffect
 
@@ -64,8 +64,7 @@ class Int8Dynamic(Quantizer):
                 "activations are quantized anew at each call, which small matrices do not win back"
             )
         if aspect == "size":
-            scales = "each channel and each row of a table has a scale of its own, and normalisation stays wide"
-            return scales if self.embeddings else left_wide(report, self.technique)
+            return wide_beside_integers(report, self.technique, self.embeddings)
         return "one range for all activations of a layer is set by its few largest values, and the rest lose precision"
 
     def quantize_torch(self, module: Any, keep: tuple[str, ...], context: BuildContext) -> tuple[Any, StepEffect]:

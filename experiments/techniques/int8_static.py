@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from experiments.parts.quantizer import Quantizer
-from experiments.parts.shortfalls import left_wide, no_units
+from experiments.parts.shortfalls import no_units, wide_beside_integers
 from experiments.protocols import Ask, Aspect, BuildContext, Textbook
 from experiments.records import Label, Report, StepEffect
 
@@ -80,8 +80,7 @@ class Int8Static(Quantizer):
                 "values are converted to 8 bits and back around every quantized node, which small nodes don't win back"
             )
         if aspect == "size":
-            scales = "each channel and each row of a table has a scale of its own, and normalisation stays wide"
-            return scales if self.embeddings else left_wide(report, self.technique)
+            return wide_beside_integers(report, self.technique, self.embeddings)
         return "activation ranges are fixed beforehand: values beyond are clipped, and wide ranges round the rest"
 
     def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from experiments.parts.quantizer import Quantizer
 from experiments.parts.shortfalls import left_wide
 from experiments.parts.weight_only import Head, WeightOnly
-from experiments.parts.weight_only_checks import refuse_weight_only, valid_groups
-from experiments.protocols import Ask, Aspect, BuildContext, ModelFacts, Textbook
-from experiments.records import Label, Report, StepEffect
+from experiments.parts.weight_only_quantizer import WeightOnlyQuantizer
+from experiments.protocols import Ask, Aspect, Textbook
+from experiments.records import Report
 
 
-class Int8WeightOnly(Quantizer):
+class Int8WeightOnly(WeightOnlyQuantizer):
     """Store the weights of linear layers (``nn.Linear``, ``Conv1D``; in ONNX ``MatMul`` and ``Gemm``) in 8 bits.
 
     ONNX Runtime reads them with ``MatMulNBits``, a scale for every group of weights; PyTorch with its own 8-bit kernel
@@ -47,8 +45,6 @@ class Int8WeightOnly(Quantizer):
         "shared-codes lets the embedding read the same codes, the smallest; float leaves the tie as it is.",
     )
 
-    forms = frozenset({"torch", "onnx"})
-    label = Label.WEIGHT_ONLY
     makes = "int8"
     textbook = Textbook(
         latency="1.3x to 2x faster tokens where reading the weights is what takes time",
@@ -60,16 +56,12 @@ class Int8WeightOnly(Quantizer):
     )
 
     def refuse(self, ask: Ask) -> str | None:
-        """Quantized models, settings that PyTorch's kernel does not have, CUDA without a kernel that was tried."""
+        """Besides what no weight-only technique can do: settings that PyTorch's 8-bit kernel does not have."""
         if ask.runtime.form == "torch" and self.group_size is not None:
             return "PyTorch's 8-bit kernel has one scale an output channel; leave group_size out, or choose onnxruntime"
         if ask.runtime.form == "torch" and not self.symmetric:
             return "PyTorch's 8-bit kernel has no zero points; leave symmetric on, or choose runtime onnxruntime"
-        return refuse_weight_only(ask, self.how()) or super().refuse(ask)
-
-    def valid(self, facts: ModelFacts) -> dict[str, Any]:
-        """Group sizes that divide the model's width."""
-        return {"group_size": valid_groups(facts, (16, 32, 64, 128, 256))}
+        return super().refuse(ask)
 
     def shortfall(self, aspect: Aspect, report: Report) -> str | None:
         """Where reading weights is not what takes the time, and what is not stored small."""
@@ -87,21 +79,3 @@ class Int8WeightOnly(Quantizer):
             head=self.head,
             accuracy_level=self.accuracy_level,
         )
-
-    def quantize_torch(self, module: Any, keep: tuple[str, ...], context: BuildContext) -> tuple[Any, StepEffect]:
-        """Swap the linear layers. Raises as ``parts.weight_only_torch.quantize_module`` does."""
-        from experiments.parts.weight_only_torch import quantize_module
-
-        return quantize_module(module, self.how(), keep, context)
-
-    def quantize_onnx(self, source: Path, target: Path, keep: tuple[str, ...], context: BuildContext) -> StepEffect:
-        """Quantize the graph. Raises as ``parts.nbits_graph.quantize_graph`` does."""
-        from experiments.parts.nbits_graph import quantize_graph
-
-        return quantize_graph(source, target, self.how(), keep, context)
-
-    def simulated(self, layer: Any, context: BuildContext) -> Any:
-        """8-bit weights, rounded to nearest in float32. See ``Quantizer.simulated``."""
-        from experiments.parts.weight_rounding import BlockRoundedLinear
-
-        return BlockRoundedLinear(layer, self.how().grid)
